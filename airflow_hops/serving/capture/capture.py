@@ -54,6 +54,9 @@ _LOOK_EVERY_S = 0.5
 _RESTART_PAUSE_S = 1.0
 _LONGEST_RESTART_PAUSE_S = 30.0
 _ASK_AGAIN_S = 2.0
+_OTHERS_EVERY_S = 600.0
+_NO_SERVER = -1
+"""Process id of the server of a spool that no server holds; 0 is that of a process in another PID namespace."""
 _LAG_SAMPLES = 3600
 
 _held: set[Path] = set()
@@ -104,6 +107,7 @@ class Capture:
             self._spool = Spool(folder, *sizes, lambda: WriterState.load(folder).position)
             self._start_writer()
             self._others = _start_other_writers(options)
+            self._others_s = time.monotonic()
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
             self._thread.start()
 
@@ -137,7 +141,7 @@ class Capture:
         return taken
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Writes all records captured so far to files; returns whether that succeeded in time."""
+        """Writes all records captured so far, also by servers that died; returns whether that succeeded in time."""
         if self._spool is None:
             return True
         deadline_s = time.monotonic() + timeout_s
@@ -154,7 +158,7 @@ class Capture:
                 ask_at_s = time.monotonic() + _ASK_AGAIN_S
             state = WriterState.load(self._folder)
             if state.flushed >= number:
-                return True
+                return self._write_others(deadline_s)
             if state.failed_flush >= number:
                 return False
             time.sleep(_POLL_S)
@@ -251,8 +255,9 @@ class Capture:
         """Restarts the writer when needed, and records when the spool reached each position."""
         assert self._spool is not None
         while not self._closing.wait(_LOOK_EVERY_S):
-            self._others = [writer for writer in self._others if writer.poll() is None]
             try:
+                if time.monotonic() - self._others_s > _OTHERS_EVERY_S:
+                    self._write_others(0.0)
                 self._keep_writer()
             except Exception:
                 # Memory, processes or descriptors may have run out for a moment.
@@ -275,6 +280,18 @@ class Capture:
         self._start_writer()
         self._restarts += 1
 
+    def _write_others(self, deadline_s: float) -> bool:
+        """Has the spools of servers that died written; returns whether no writer of one, here or elsewhere, is left."""
+        self._others_s = time.monotonic()
+        self._others += _start_other_writers(self.options)
+        while True:
+            self._others = [writer for writer in self._others if writer.poll() is None]
+            if not self._others and not any(map(_is_left_to_writer, _spools(self.options))):
+                return True
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+
     def _start_writer(self) -> None:
         self._writer = _start_writer(os.getpid(), self._folder, subprocess.PIPE)
 
@@ -292,18 +309,27 @@ def _start_writer(server: int, folder: Path, commands: int) -> subprocess.Popen[
 
 def _start_other_writers(options: CaptureOptions) -> list[subprocess.Popen[bytes]]:
     """Has the spools written whose server and writer are both gone, and which no server has taken over."""
-    folders = sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}"))
     return [
-        _start_writer(0, folder, subprocess.DEVNULL)
-        for folder in folders
-        if folder not in _held and not any(lock_holder(folder / name) for name in (SERVER_LOCK, WRITER_LOCK))
+        _start_writer(_NO_SERVER, folder, subprocess.DEVNULL)
+        for folder in _spools(options)
+        if all(lock_holder(folder / name) is None for name in (SERVER_LOCK, WRITER_LOCK))
     ]
+
+
+def _is_left_to_writer(folder: Path) -> bool:
+    return lock_holder(folder / SERVER_LOCK) is None and lock_holder(folder / WRITER_LOCK) is not None
+
+
+def _spools(options: CaptureOptions) -> list[Path]:
+    """Returns the folders of spools that this process does not hold."""
+    folders = sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}"))
+    return [folder for folder in folders if folder not in _held]
 
 
 def _take_spool(options: CaptureOptions) -> tuple[Path, int]:
     """Returns the folder of a spool for this server, and its lock: that of a server that ended, or a new one."""
-    for folder in sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}")):
-        if folder not in _held and (lock := _take_over(folder, options)) is not None:
+    for folder in _spools(options):
+        if (lock := _take_over(folder, options)) is not None:
             log.info("capture: continuing %s, which another server left", folder)
             break
     else:

@@ -45,8 +45,8 @@ from airflow_hops.serving.capture.spool import (
 #   state, so a server whose writer was replaced asks again. End of input only means that the server closes.
 # - Whether the server has ended is read from server.lock, not from input or signals, which are ignored until then. If
 #   another server has taken over the spool, the writer ends, since that server starts its own.
-# - A server that starts has a writer of its own finish each spool beside its own that no process holds; that one's
-#   server has the number 0.
+# - A server has a writer of its own finish each spool beside its own that no process holds: when it starts, at a flush,
+#   and every ten minutes. That writer's server has the number -1.
 # - An error of the store or disk keeps the batch planned, and is tried again after 1, 2, 4, … seconds. After the
 #   server's end, it gives up after ten minutes, and the next server takes over the spool.
 # - An empty spool of an ended server is removed: segments first, options.json and writer.lock last, because servers

@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -394,6 +395,35 @@ def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartC
     assert recorder.status()["writer_restarts"] == restarts + 1 and (unreadable / OPTIONS_FILE).exists()
     for pipe in (starts, started, answers, answered, ends, end):
         os.close(pipe)
+
+
+def test_flush_writes_what_another_server_and_its_writer_left(capture: StartCapture, capture_path: Path) -> None:
+    recorder = capture()
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            other = Recorder(base_path=str(capture_path), roll_seconds=3600.0)
+            if len(other.send(10)) == 10 and other._writer is not None:
+                other._writer.kill()
+                os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert recorder.flush()
+    assert sorted(captured(capture_path / "m0")["request_id"].to_pylist()) == [f"r{number}" for number in range(10)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
+def test_spool_of_a_server_in_another_pid_namespace_is_its_own(capture: StartCapture, capture_path: Path) -> None:
+    (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    WriterState.create(folder)
+    program = (
+        "import sys; from pathlib import Path; from airflow_hops.core.processes.locks import lock_for_process; "
+        "lock = lock_for_process(Path(sys.argv[1])); print(lock is not None, flush=True); sys.stdin.read()"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program, str(folder / SERVER_LOCK)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdout.readline() == b"True\n"
+        assert capture().flush() and writers_of(folder) == [] and folder.exists()
 
 
 def test_writer_leaves_the_spool_if_its_server_ended_while_it_started(capture_path: Path) -> None:
