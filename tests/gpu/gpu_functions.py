@@ -60,7 +60,7 @@ def network(context: TrainContext) -> Any:
                 contents = io.BytesIO()
                 torch.save({"network": inner.state_dict(), "optimizer": optimizer.state_dict()}, contents)
                 context.checkpoint_files(step, {"state.pt": contents.getvalue()})
-                context.close()
+                context.session.close()
                 os.kill(os.getpid(), signal.SIGKILL)
             asked = time.monotonic()
         if device.type == "cuda":

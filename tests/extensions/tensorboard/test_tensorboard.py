@@ -60,9 +60,9 @@ def client(training: Any) -> Iterator[TestClient]:
 
     with TestClient(create_app(), raise_server_exceptions=True) as client:
         yield client
-    from airflow_hops.web.runs import tensorboard
+    from airflow_hops.extensions.tensorboard.web import routes
 
-    tensorboard._boards.end()
+    routes._boards.end()
 
 
 def _as(role: str | None) -> dict[str, str]:

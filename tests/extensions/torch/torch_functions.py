@@ -69,7 +69,7 @@ def train(context: TrainContext) -> Any:
             torch.save(network.state_dict(), contents)
             context.checkpoint_files(10, {"network.pt": contents.getvalue()})
             if context.params.get("dies") and not saved:
-                context.close()
+                context.session.close()
                 if context.should_stop():
                     raise AssertionError("nobody has asked to stop")
                 if context.rank == 1:
