@@ -412,18 +412,19 @@ def test_flush_writes_what_another_server_and_its_writer_left(capture: StartCapt
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
-def test_spool_of_a_server_in_another_pid_namespace_is_its_own(capture: StartCapture, capture_path: Path) -> None:
+def test_spool_of_a_server_in_another_pid_namespace_is_its_own(capture_path: Path) -> None:
     (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
     (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
     WriterState.create(folder)
+    server = lock_for_process(folder / SERVER_LOCK)
+    assert server is not None
     program = (
-        "import sys; from pathlib import Path; from airflow_hops.core.processes.locks import lock_for_process; "
-        "lock = lock_for_process(Path(sys.argv[1])); print(lock is not None, flush=True); sys.stdin.read()"
+        "import sys; from airflow_hops.serving.capture.capture import Capture, CaptureOptions; "
+        "capture = Capture(CaptureOptions(sys.argv[1])); print(len(capture._others), capture.flush(), capture.close())"
     )
-    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program, str(folder / SERVER_LOCK)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None and server.stdout.readline() == b"True\n"
-        assert capture().flush() and writers_of(folder) == [] and folder.exists()
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program, str(capture_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0 True True\n"
+    os.close(server)
 
 
 def test_writer_leaves_the_spool_if_its_server_ended_while_it_started(capture_path: Path) -> None:
