@@ -133,6 +133,16 @@ def capture(capture_path: Path, tmp_path: Path) -> Iterator[StartCapture]:
     wait_for(lambda: all(map(is_gone, writers)), "the writers have ended")
 
 
+def held_spool(capture_path: Path) -> tuple[Path, int]:
+    """An empty spool that this process holds as its server, and the lock's descriptor."""
+    (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    WriterState.create(folder)
+    server = lock_for_process(folder / SERVER_LOCK)
+    assert server is not None
+    return folder, server
+
+
 @contextlib.contextmanager
 def spooled(folder: Path, **options: Any) -> Iterator[tuple[Spool, SpoolWriter]]:
     """A spool and its writer in this process."""
@@ -413,11 +423,7 @@ def test_flush_writes_what_another_server_and_its_writer_left(capture: StartCapt
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
 def test_spool_of_a_server_in_another_pid_namespace_is_its_own(capture_path: Path) -> None:
-    (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
-    WriterState.create(folder)
-    server = lock_for_process(folder / SERVER_LOCK)
-    assert server is not None
+    _, server = held_spool(capture_path)
     program = (
         "import sys; from airflow_hops.serving.capture.capture import Capture, CaptureOptions; "
         "capture = Capture(CaptureOptions(sys.argv[1])); print(len(capture._others), capture.flush(), capture.close())"
@@ -428,11 +434,7 @@ def test_spool_of_a_server_in_another_pid_namespace_is_its_own(capture_path: Pat
 
 
 def test_writer_leaves_the_spool_if_its_server_ended_while_it_started(capture_path: Path) -> None:
-    (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
-    WriterState.create(folder)
-    next_server = lock_for_process(folder / SERVER_LOCK)
-    assert next_server is not None
+    folder, next_server = held_spool(capture_path)
     with subprocess.Popen(["true"]) as killed:
         pass
     with running_module(writer.__name__, str(killed.pid), folder, grace_s=1) as started:
