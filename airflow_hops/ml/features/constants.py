@@ -109,6 +109,12 @@ class Constants:
         rows = common.num_non_missing + common.num_missing
         return self._use("missing_fraction", feature, common.num_missing / rows if rows else 0.0)
 
+    def float32_spacing(self, feature: str) -> float:
+        """Returns the distance between neighbouring float32 numbers at the feature's largest absolute value."""
+        numeric = self._get(feature).num_stats
+        largest = max(abs(numeric.min), abs(numeric.max), 1.0)
+        return 2.0 ** (math.frexp(largest)[1] - 24) if math.isfinite(largest) else math.inf
+
     def quantiles(self, feature: str, n: int) -> list[float]:
         """Returns the ``n - 1`` boundaries between ``n`` parts with equal numbers of rows, without duplicates.
 

@@ -2,20 +2,28 @@
 
 A raw feature is a dense tensor of shape ``[batch]`` or, for vectors, ``[batch, width]``: a missing float is NaN, a
 missing vector is all NaN, a missing string is empty. Every function here processes each row independently, so that
-training and serving compute the same values.
+training and serving compute the same values. Integers, such as times in seconds since the epoch, are compared and
+subtracted before they are rounded to float32, which keeps only 24 bits of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.constants import Constants, Vocabulary
+
+_INT64 = 2**63
 
 
 def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
-    """Replaces NaN in numbers of shape ``[batch]`` or ``[batch, width]``; returns float32 of the same shape."""
+    """Replaces NaN in numbers of shape ``[batch]`` or ``[batch, width]``; returns float32 of the same shape.
+
+    Integers are never missing: give them to the other functions as they are, since float32 rounds them above 2**24.
+    """
     values = tf.cast(values, tf.float32)
     return tf.where(tf.math.is_nan(values), tf.fill(tf.shape(values), tf.constant(fill, tf.float32)), values)
 
@@ -39,8 +47,11 @@ def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, 
     Returns:
         float32 of the feature's shape.
     """
-    mean, std_dev = constants.mean(name), constants.std_dev(name)
-    scores = (fill_missing(features[name], mean) - mean) / (std_dev if std_dev > 0 else 1.0)
+    mean, std_dev, values = constants.mean(name), constants.std_dev(name), features[name]
+    # The mean of a constant is the constant, which float32 may have rounded.
+    center = mean if std_dev > 0 else tf.cast(tf.cast(mean, values.dtype), tf.float64)
+    scores = tf.cast((tf.cast(values, tf.float64) - center) / (std_dev or 1.0), tf.float32)
+    scores = tf.where(tf.math.is_nan(scores), tf.zeros_like(scores), scores)
     return scores if clip is None else tf.clip_by_value(scores, -clip, clip)
 
 
@@ -77,10 +88,13 @@ def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
 
     Args:
         values: Numbers of shape ``[batch]``; missing numbers get the last bucket, so fill them first.
-        boundaries: Boundaries, ascending.
+        boundaries: Boundaries, ascending. Floats are compared in their own precision, integers exactly.
 
     Returns:
         int64 of shape ``[batch]``.
+
+    Raises:
+        BadInput: the boundaries are not ascending numbers.
 
     Example:
         >>> import tensorflow as tf
@@ -88,9 +102,13 @@ def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
         >>> bucketize(tf.constant([-1.0, 0.0, 700.0]), [0.0, 500.0]).numpy().tolist()
         [0, 1, 2]
     """
-    return tf.searchsorted(
-        tf.constant(list(boundaries), tf.float32), tf.cast(values, tf.float32), side="right", out_type=tf.int64
-    )
+    limits: list[float] = list(boundaries)
+    if limits != sorted(limits) or any(map(math.isnan, limits)):
+        raise BadInput(f"bucketize(): boundaries is {limits}; expected numbers in ascending order")
+    if values.dtype.is_integer:  # a whole number reaches a boundary if it reaches the next whole number
+        limits = [math.ceil(max(each, -float(_INT64))) for each in limits if each < _INT64]
+    dtype = tf.int64 if values.dtype.is_integer else values.dtype
+    return tf.searchsorted(tf.constant(limits, dtype), tf.cast(values, dtype), side="right", out_type=tf.int64)
 
 
 def one_hot(ids: tf.Tensor, depth: int) -> tf.Tensor:
@@ -108,8 +126,8 @@ def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
     Returns:
         float32 of shape ``[batch, 2]``; zeros if the value is missing.
     """
-    angle: object = tf.cast(values, tf.float32) * (2 * 3.141592653589793 / period)
-    circle = tf.stack([tf.sin(angle), tf.cos(angle)], axis=1)
+    angle: object = tf.math.floormod(tf.cast(values, tf.float64), period) * (2 * math.pi / period)
+    circle = tf.cast(tf.stack([tf.sin(angle), tf.cos(angle)], axis=1), tf.float32)
     return tf.where(tf.math.is_nan(circle), tf.zeros_like(circle), circle)
 
 

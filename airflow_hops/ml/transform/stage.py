@@ -123,6 +123,17 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
         )
 
 
+def _warn_of_rounding(specs: FeatureSpecs, constants: Constants) -> None:
+    for name, dtype in specs.features.items():
+        if dtype.startswith("float") and name in constants.features and constants.float32_spacing(name) > 1:
+            log.warning(
+                "feature %r is float32 here and in the served model, which rounds its largest values to multiples of "
+                "%.6g; if smaller differences matter, as in times and ids, make it an integer in prepare()",
+                name,
+                constants.float32_spacing(name),
+            )
+
+
 def transform_examples(
     preprocess: Preprocess,
     splits: Mapping[str, Sequence[File]],
@@ -157,6 +168,7 @@ def transform_examples(
     files = [(split, file) for split, those in splits.items() for file in those]
     for _, file in files:
         check_columns(file, {**specs.inputs, **specs.target.dtypes})
+    _warn_of_rounding(specs, constants)
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
     for taken in specs.target.dtypes:
         if taken in traced.outputs:

@@ -279,6 +279,25 @@ def test_examples_violating_the_schema_are_named_before_spark_runs(
     assert words in str(refused.value)
 
 
+def test_floats_that_float32_rounds_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = pa.table({"at": [1.7e9, 1.7e9 + 60], "share": [0.1, 0.2], "late": [0, 1]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    constants = Constants(generate_statistics(table).datasets[0])
+    specs = FeatureSpecs({"at": "float32", "share": "float32"}, "late", None, None, outputs={})
+    with pytest.raises(BadInput, match="output 'late' has the name of the label"):
+        stage.transform_examples(
+            lambda features, constants: {"late": features["at"]},
+            {"train": [tmp_path / "rows.parquet"]},
+            tmp_path,
+            specs,
+            constants,
+            Pool(lambda work, parts, report: pytest.fail("a part ran")),
+            folder=OutputFolder(str(tmp_path)),
+        )
+    assert "feature 'at' is float32 here and in the served model, which rounds its largest values to" in caplog.text
+    assert "multiples of 128; if smaller differences matter" in caplog.text and "'share'" not in caplog.text
+
+
 def test_constants_come_from_the_training_split(constants: Constants, flights_raw: Path) -> None:
     winter = flights_examples.months(flights_raw, 1, 3)
     train = winter[winter.index % 4 == 0]
