@@ -56,6 +56,7 @@ def boolean(text: str) -> bool:
 port = partial(_number, low=0, high=65535, expected="a port from 0 to 65535")
 count = partial(_number, low=0, high=math.inf, expected="a whole number, 0 or more")
 positive = partial(_number, low=1, high=math.inf, expected="a whole number, 1 or more")
+milliseconds = partial(_number, low=1, high=2**31 - 1, expected="milliseconds, 1 to 2147483647")
 spool_bytes = partial(_number, low=2**16, high=math.inf, expected="a whole number of bytes, 65536 or more")
 percent = partial(number, low=0, high=100, expected="a percent from 0 to 100")
 seconds = partial(number, low=0, high=1e9, expected="seconds, 0 or more")

@@ -56,7 +56,7 @@ class Flags:
     rest_api_enable_ssl: bool = flag(
         False, "not a TensorFlow Serving flag: TLS for REST as well, with --ssl_config_file"
     )
-    rest_api_timeout_in_ms: int = flag(30_000, "time limit of a REST request", flag_values.positive)
+    rest_api_timeout_in_ms: int = flag(30_000, "time limit of a REST request", flag_values.milliseconds)
     rest_api_enable_cors_support: bool = flag(False, "allow requests from pages of other origins")
     rest_api_num_threads: int = flag(
         0, "maximum number of concurrent REST requests (default as for gRPC)", flag_values.count

@@ -38,6 +38,8 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 Answering = Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
 
 _FLAGS = 0
+# grpcio 1.85 reports the missing deadline of a call as 2^63 ns, which neither its client nor Python's locks can wait.
+_LONGEST_S = 10 * 365 * 86_400.0
 # A tag's return value for gRPC's thread: the call that has ended, if any, and functions to call then.
 _GOES_ON: tuple[None, tuple[()]] = (None, ())
 
@@ -183,7 +185,7 @@ class _Call:
             self._refuse(error.code, error.message)
             return _GOES_ON
         left_s = event.call_details.deadline - time.time()
-        self._deadline_s = math.inf if left_s == math.inf else time.monotonic() + left_s
+        self._deadline_s = math.inf if left_s > _LONGEST_S else time.monotonic() + left_s
         self._is_counted = self._calls.enter()
         if self._is_counted:
             self._calls.enter_receiving(self)

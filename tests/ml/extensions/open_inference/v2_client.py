@@ -115,7 +115,7 @@ class V2Client:
         )
         message = request if isinstance(request, bytes) else request.SerializeToString()
         try:
-            return asked(message, timeout=60, metadata=metadata)
+            return asked(message, metadata=metadata)  # as strangers do: without a deadline
         except grpc.RpcError as error:
             raise Refused(error.code().name, error.details()) from None
 
