@@ -119,6 +119,32 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
             "schedule is '@daily', so that the policy's asset 'churn_drifted' st",
         ),
         ({"evaluate": {"minimum": {"acu": 1}}}, "did you mean 'auc'"),
+        ({"continue_from_champion": "no"}, "continue_from_champion is 'no', expected True or False"),
+        ({"policy": "weekly"}, "policy is 'weekly', expected"),
+        ({"policy": POLICY, "monitoring": {"skew": 3}}, "skew is 3, expected a mapping"),
+        (
+            {"weight": "w"},
+            r"there is no argument 'weight'; it is one of the task 'prepare': prepare={'prepare': …, 'we",
+        ),
+        ({"canary_percent": 5}, "it is one of the task 'deploy': deploy={'canary_percent': …}"),
+        *(
+            ({task: {name: "other"}}, rf"{task}={{'{name}': 'other'}} contradicts {name}='churn' of the loop; leave")
+            for task, name in (("deploy", "model_name"), ("evaluate", "model_name"), ("validate", "model_name"))
+        ),
+        ({"prepare": {"prepare": "churn.prepare:prepare", "label": "lost"}}, "prepare={'label': 'lost'} contradicts"),
+        ({"np": 2, "train": {"train": "churn.model:train", "np": 3}}, "train={'np': 3} contradicts np=2 of the loop"),
+        (
+            {"continue_from_champion": True, "train": {"train": "churn.model:train", "continue_from": "other"}},
+            "train={'continue_from': 'other'} contradicts continue_from='churn'",
+        ),
+        (
+            {"policy": POLICY, "monitoring": {"skew": {"model_name": "other"}}},
+            "retraining_loop 'churn': skew={'model_name': 'other'} contradicts model_name='churn'",
+        ),
+        (
+            {"policy": POLICY, "monitoring": {"performance": {"model_name": "other"}}},
+            "retraining_loop 'churn': performance={'model_name': 'other'} contradicts model_name='churn'",
+        ),
     ],
 )
 def test_wrong_argument_is_named(arguments: dict[str, Any], expected: str) -> None:

@@ -15,6 +15,7 @@ from airflow_hops.operators.people import Notifier
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.runner.arguments import BadArgument, check_arguments
 
 
 def retraining_loop(
@@ -65,18 +66,26 @@ def retraining_loop(
 
     Returns:
         The DAG; assign it to a variable of the DAG file.
+
+    Raises:
+        BadArgument: an argument has another type, or those of a task contradict ``model_name``.
     """
+    where = f"retraining_loop {model_name!r}: "
+    given = {"policy": policy, "asset": asset, "skew": skew, "performance": performance}
+    check_arguments(retraining_loop, given, ())
+    named = {"model_name": model_name}
     dag_id = dag.pop("dag_id", f"{model_name}_monitoring")
     settings = {"dag_id": dag_id, "schedule": schedule, "catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag}
     made = dag_of(sys._getframe(1).f_code.co_filename, **settings)
     with made:
-        comparison = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
+        comparison = SkewOperator(**{"task_id": "skew", **agreed(f"{where}skew", skew or {}, named)})
         measured = None
         if performance is not None:
             conditions = [each for each in policy.when.leaves() if isinstance(each, Performance)]
             windows = [each.window for each in conditions if each.window is not None]
-            arguments = {**({"window": windows[0]} if windows else {}), **performance}
-            measured = PerformanceOperator(task_id="performance", model_name=model_name, **arguments).output
+            arguments = {"task_id": "performance", **({"window": windows[0]} if windows else {})}
+            arguments |= agreed(f"{where}performance", performance, named)
+            measured = PerformanceOperator(**arguments).output
         RequestRetrainingOperator(
             task_id="request_retraining",
             skew=comparison.output,
@@ -90,6 +99,20 @@ def retraining_loop(
             trigger_rule=TriggerRule.ALL_SUCCESS if measured is None else TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         )
     return made
+
+
+def agreed(task: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a task with those that a loop gives to several tasks.
+
+    Raises:
+        BadArgument: the task has another value of one; ``task`` is its name in messages.
+    """
+    for name, value in shared.items():
+        if name in own and own[name] != value:
+            raise BadArgument(
+                f"{task}={{{name!r}: {own[name]!r}}} contradicts {name}={value!r} of the loop; leave one of them out"
+            )
+    return {**shared, **own}
 
 
 def dag_of(file: str, **arguments: Any) -> DAG:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,17 +18,30 @@ from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.prepare import PrepareOperator
-from airflow_hops.operators.retraining_loop import dag_of, retraining_loop
+from airflow_hops.operators.retraining_loop import agreed, dag_of, retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.training import HorovodTrainOperator, TrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
-from airflow_hops.runner.arguments import BadArgument, FunctionName
+from airflow_hops.runner.arguments import BadArgument, FunctionName, check_arguments
 
 Arguments = Mapping[str, Any]
 _OTHERS = ("ingest", "statistics", "schema", "validate", "evaluate", "infra_validate", "deploy")
+_OPERATORS: Mapping[str, type] = {
+    "ingest": IngestOperator,
+    "prepare": PrepareOperator,
+    "statistics": StatisticsOperator,
+    "schema": SchemaOperator,
+    "validate": ValidateExamplesOperator,
+    "transform": TransformOperator,
+    "train": HorovodTrainOperator,
+    "evaluate": EvaluateOperator,
+    "infra_validate": InfraValidateOperator,
+    "deploy": DeployModelOperator,
+    "rollout": RolloutOperator,
+}
 
 
 def training_loop(
@@ -103,27 +116,35 @@ def training_loop(
         The DAG, or the task group. Airflow parses only files that contain the words "airflow" and "dag".
 
     Raises:
-        BadArgument: an argument is unknown or has no effect: of the DAG within another one, ``monitoring`` without
-            ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
+        BadArgument: an argument is unknown, contradicts another, or has no effect: of the DAG within another one,
+            ``monitoring`` without ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
     """
     where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
+    check_arguments(training_loop, {"continue_from_champion": continue_from_champion, "policy": policy}, ())
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
     _check_mappings(where, {**own, "rollout": rollout, "monitoring": monitoring})
-    own["ingest"] = {"sources": sources, **own["ingest"]}
-    own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
-    continues = {"continue_from": model_name} if continue_from_champion else {}
-    own["train"] = {**({} if np is None else {"np": np}), **continues, **_named("train", train)}
-    transformed = None if transform is None else {**continues, **_named("preprocess", transform)}
-    optional = {"transform": transformed, "rollout": rollout}
+    own |= {"prepare": _named("prepare", prepare), "train": _named("train", train)}
+    optional = {"transform": transform and _named("preprocess", transform), "rollout": rollout}
     own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
+    named, continues = {"model_name": model_name}, {"continue_from": model_name} if continue_from_champion else {}
+    shared: dict[str, Arguments] = {
+        "ingest": {"sources": sources},
+        "prepare": _given(label=label, key=key, time=time, newest=newest),
+        "transform": continues,
+        "train": {**_given(np=np), **continues},
+        **dict.fromkeys(("validate", "evaluate", "deploy"), named),
+    }
+    for task, arguments in shared.items():
+        if task in own:
+            own[task] = agreed(f"{where}{task}", own[task], arguments)
     if unknown := next((name for name in others if name not in of_dags), None):
-        raise BadArgument(f"{where}there is no argument {unknown!r}{suggestion(unknown, (*_OTHERS, *of_dags))}")
+        raise BadArgument(f"{where}there is no argument {unknown!r}{_place_of(unknown, (*_OTHERS, *of_dags))}")
     if monitoring is not None and policy is None:
         raise BadArgument(f"{where}monitoring has no effect without policy; give one")
     without_effect = [name for name in ("policy", *others) if {"policy": policy, **others}[name] is not None]
     made: DAG | TaskGroup
     if current_dag() is None:
-        has_time, file = own["prepare"]["time"] is not None, sys._getframe(1).f_code.co_filename
+        has_time, file = own["prepare"].get("time") is not None, sys._getframe(1).f_code.co_filename
         made = _dag(model_name, policy, monitoring or {}, has_time, others, file)
     elif without_effect:
         raise BadArgument(
@@ -133,8 +154,24 @@ def training_loop(
     else:
         made = TaskGroup(model_name.replace(".", "_"))
     with made:
-        _add_tasks(model_name, own, HorovodTrainOperator if np is not None else TrainOperator)
+        _add_tasks(own, HorovodTrainOperator if np is not None else TrainOperator)
     return made
+
+
+def _given(**values: Any) -> Arguments:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _place_of(unknown: str, known: Collection[str]) -> str:
+    """Returns where an unknown argument belongs, or a known one like it."""
+    tasks = [
+        task for task, operator in _OPERATORS.items() if unknown in inspect.signature(operator.__init__).parameters
+    ]
+    if not tasks:
+        return suggestion(unknown, known)
+    function = {"prepare": "prepare", "transform": "preprocess", "train": "train"}.get(tasks[0])
+    first = f"{function!r}: …, " if function else ""
+    return f"; it is one of the task {' or '.join(map(repr, tasks))}: {tasks[0]}={{{first}{unknown!r}: …}}"
 
 
 def _named(function: str, value: FunctionName | Arguments) -> Arguments:
@@ -169,6 +206,7 @@ def _dag(
             f"{drifted.name!r} starts nothing; leave schedule out, or give AssetOrTimeSchedule(timetable=…, "
             f"assets=[Asset({drifted.name!r})])"
         )
+    _check_mappings(f"training_loop {model_name!r}: monitoring: ", {"skew": monitoring.get("skew")})
     skew = {**({"own_windows": True} if has_time else {}), **(monitoring.get("skew") or {})}
     shared: dict[str, Any] = {name: own[name] for name in ("default_args", "start_date") if name in own}
     loop: dict[str, Any] = {"schedule": "@daily", **shared, **monitoring, "asset": drifted, "skew": skew}
@@ -182,9 +220,7 @@ def _assets(condition: Any) -> list[Any]:
     return [condition] if parts is None else [asset for part in parts for asset in _assets(part)]
 
 
-def _add_tasks(
-    model_name: str, own: Mapping[str, Arguments], trainer: type[TrainOperator] | type[HorovodTrainOperator]
-) -> None:
+def _add_tasks(own: Mapping[str, Arguments], trainer: type[TrainOperator] | type[HorovodTrainOperator]) -> None:
     """Adds the tasks; ``own`` has arguments by task, which replace those that this function sets.
 
     Without arguments there is no task ``transform`` and no ``rollout``.
@@ -194,9 +230,7 @@ def _add_tasks(
     statistics = StatisticsOperator(**{"task_id": "statistics", "examples": examples, **own["statistics"]}).output
     frozen = {"task_id": "schema", "statistics": statistics, "freeze_at": "deployment", **own["schema"]}
     described = {"statistics": statistics, "schema": SchemaOperator(**frozen).output}
-    validation = ValidateExamplesOperator(
-        **{"task_id": "validate", **described, "model_name": model_name, **own["validate"]}
-    )
+    validation = ValidateExamplesOperator(**{"task_id": "validate", **described, **own["validate"]})
     first = None
     learnt = {"examples": examples, **(described if trainer is TrainOperator else {})}
     if "transform" in own:
@@ -206,10 +240,9 @@ def _add_tasks(
     validation >> (first or trained)
     model = {"model": trained.output}
     judged = {**model, "examples": examples}
-    named = {**model, "model_name": model_name}
-    evaluation = EvaluateOperator(**{"task_id": "evaluate", **judged, **named, **own["evaluate"]})
+    evaluation = EvaluateOperator(**{"task_id": "evaluate", **judged, **own["evaluate"]})
     proof = InfraValidateOperator(**{"task_id": "infra_validate", **judged, **own["infra_validate"]})
     verdicts = {"evaluation": evaluation.output, "infra_blessing": proof.output}
-    deployment = DeployModelOperator(**{"task_id": "deploy", **named, **verdicts, **own["deploy"]})
+    deployment = DeployModelOperator(**{"task_id": "deploy", **model, **verdicts, **own["deploy"]})
     if "rollout" in own:
         RolloutOperator(**{"task_id": "rollout", "deployment": deployment.output, **own["rollout"]})
