@@ -121,7 +121,7 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
         ({"evaluate": {"minimum": {"acu": 1}}}, "did you mean 'auc'"),
         ({"continue_from_champion": "no"}, "continue_from_champion is 'no', expected True or False"),
         ({"policy": "weekly"}, "policy is 'weekly', expected"),
-        ({"policy": POLICY, "monitoring": {"skew": 3}}, "skew is 3, expected a mapping"),
+        ({"policy": POLICY, "monitoring": {"skew": 3}}, "monitoring: skew is 3, expected arguments of an operator"),
         (
             {"weight": "w"},
             r"there is no argument 'weight'; it is one of the task 'prepare': prepare={'prepare': …, 'we",
