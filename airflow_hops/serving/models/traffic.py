@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import logging
 import os
+import random
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 # Percentages are integers, so a hundred slots represent every split exactly.
 _SLOTS = 100
-# Coprime to 100: a hundred successive requests visit each percent once, spread evenly among the versions.
-_STRIDE = 61
+# The kernel's generator: workers that were forked, and code of models that sets seeds, cannot make draws repeat.
+_draws = random.SystemRandom()
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class TrafficTable:
     """The splits of all models, read from the traffic file and set at run time.
 
     While a version is not loaded, the model's other versions get its share. Requests with equal sticky keys go to the
-    same version (when shares change, keys move only to versions that grow); others are distributed evenly.
+    same version (when shares change, keys move only to versions that grow). Each request without a key is drawn
+    independently: in a fixed order, clients that take turns would each meet the same version every time.
 
     Args:
         traffic_file: The file, which need not exist; None stores splits only in memory.
@@ -124,7 +126,6 @@ class TrafficTable:
         self._lock = threading.Lock()
         self.stamp = stamp_of(self.file)
         self.slots: Mapping[str, tuple[int, ...]] = dict(slots or {})
-        self._counters: dict[str, itertools.count[int]] = {}
         self._warned: set[tuple[str, tuple[int, ...]]] = set()
         self._traffic: Traffic = {}
         self._take(read_traffic_config(self.file) if self.file else self._traffic)
@@ -183,10 +184,7 @@ class TrafficTable:
         """Returns the version for one request."""
         if sticky_key:
             return split.of_key(model, sticky_key)
-        counter = self._counters.get(model)
-        if counter is None:
-            counter = self._counters.setdefault(model, itertools.count())
-        return split.at(next(counter) * _STRIDE % 100, 100)
+        return split.at(_draws.getrandbits(32), 2**32)
 
     def _take(self, traffic: Traffic) -> None:
         # Set the slots first, so that concurrent look-ups of a split find those of its model.

