@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import secrets
 import subprocess
 import threading
@@ -55,6 +56,7 @@ _RESTART_PAUSE_S = 1.0
 _LONGEST_RESTART_PAUSE_S = 30.0
 _ASK_AGAIN_S = 2.0
 _OTHERS_EVERY_S = 600.0
+_draws = random.SystemRandom()
 _NO_SERVER = -1
 """Process id of the server of a spool that no server holds; 0 is that of a process in another PID namespace."""
 _LAG_SAMPLES = 3600
@@ -79,7 +81,6 @@ class Capture:
         self.enabled = options.enabled
         self.new_request_id = request_ids()
         self._lock = threading.Lock()
-        self._requests = 0
         self._counts: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._flushes = 0
         self._restarts = 0
@@ -116,20 +117,14 @@ class Capture:
 
         Returns whether the request is captured, and so survives if this process is killed.
         """
-        if not self.enabled or (self.options.sampling_percent < 100 and not self._is_sampled()):
+        # Drawn at random: in a fixed order, clients that take turns would each be captured always or never.
+        if not self.enabled or _draws.random() * 100 >= self.options.sampling_percent:
             return False
         assert self._spool is not None
         captured = self._spool.append([pack(call, self.options.mode)]) == 1
         with self._lock:
             self._counts[call.model]["captured_rows" if captured else "dropped_rows"] += call.rows
         return captured
-
-    def _is_sampled(self) -> bool:
-        # Exact and evenly spread: a request is captured if it raises the whole part of requests * percent / 100.
-        with self._lock:
-            due = int(self._requests * self.options.sampling_percent / 100)
-            self._requests += 1
-            return int(self._requests * self.options.sampling_percent / 100) != due
 
     def add_labels(self, labels: Sequence[CapturedLabel]) -> int:
         """Captures labels in order, as far as there is room; returns how many are captured."""
