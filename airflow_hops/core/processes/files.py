@@ -1,10 +1,12 @@
-"""Atomic writes: files and folders are written beside their final path, and renamed."""
+"""Atomic writes, beside the final path and then renamed, and files in folders that several users write."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,42 @@ def make_private(folder: Path) -> None:
     """Creates a folder that only this user can enter. An existing one keeps its mode, since it may be a group's."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Returns whether a path is a folder of this user, not a link to one, that nobody else can write."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Opens a file of this user by its name, in a folder where others may have put a file or link of that name.
+
+    Raises:
+        PermissionError: it is a link, has further names, is no regular file, or belongs to another user.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        status = os.fstat(descriptor)
+        # A file that was removed in the meantime has no name at all.
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink <= 1:
+            return descriptor
+        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    raise PermissionError(
+        errno.EPERM, f"expected a file of user {os.geteuid()}, without links; another user may have put it there", path
+    )
+
+
+def read_own(path: Path) -> bytes:
+    """Reads a file that :func:`open_own` opens."""
+    with os.fdopen(open_own(path), "rb") as file:
+        return file.read()
 
 
 @contextlib.contextmanager

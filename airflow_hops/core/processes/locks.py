@@ -108,7 +108,7 @@ def lock_for_process(path: Path) -> int | None:
     Forks do not inherit the lock. Any other open and close of the file by the locking process would release it (see
     fcntl(2)).
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -120,7 +120,7 @@ def lock_for_process(path: Path) -> int | None:
 def lock_holder(path: Path) -> int | None:
     """Returns the pid of the process that holds a file by :func:`lock_for_process`, or None."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.processes.files import make_private, write_atomically
+from airflow_hops.core.processes.files import is_own_folder, make_private, read_own, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.programs import start_module
 from airflow_hops.core.processes.remote_files import open_url
@@ -316,9 +316,10 @@ def _is_left_to_writer(folder: Path) -> bool:
 
 
 def _spools(options: CaptureOptions) -> list[Path]:
-    """Returns the folders of spools that this process does not hold."""
+    """Returns the folders of spools that this process does not hold, and that only this user can have made."""
     folders = sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}"))
-    return [folder for folder in folders if folder not in _held]
+    # A spool's options say where its records go.
+    return [folder for folder in folders if folder not in _held and is_own_folder(folder)]
 
 
 def _take_spool(options: CaptureOptions) -> tuple[Path, int]:
@@ -345,7 +346,7 @@ def _take_over(folder: Path, options: CaptureOptions) -> int | None:
     if lock is None:
         return None
     try:
-        former = json.loads((folder / OPTIONS_FILE).read_text())  # it is gone if a writer removed the spool meanwhile
+        former = json.loads(read_own(folder / OPTIONS_FILE))  # it is gone if a writer removed the spool meanwhile
         if (former["base_path"], former["sink"]) == (options.base_path, options.sink):
             return lock
     except (OSError, ValueError, LookupError, TypeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -52,9 +53,10 @@ class LocalCaptureFiles:
             make_private(self._base)
             place.mkdir(parents=True, exist_ok=True)
             _remove_stale_temporaries(place)
-        temporary = place / f".{tail}.{os.getpid()}.tmp"
+        temporary = place / f".{tail}.{secrets.token_hex(6)}.tmp"
         try:
-            temporary.write_bytes(content)
+            with temporary.open("xb") as file:  # others may write to the folder, too, and plant a link
+                file.write(content)
             sync(temporary)
             with locked(self._base):  # names must appear in order, even with two writers
                 name = _next_name(self._last, folder, (path.name for path in place.iterdir()), tail)

@@ -21,6 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import google_crc32c
 
+from airflow_hops.core.processes.files import open_own, read_own
+
+# The folder around a spool may be of several users: a spool belongs to one, and its files are opened by open_own.
 # Protocol of a spool. The server creates the folder, takes server.lock, writes options.json and the state file, and
 # then starts the writer, which takes writer.lock. Both locks end with their processes. A server that starts takes over
 # the folder of one that ended, by its server.lock: so restarts neither add folders nor pass the limit. The writer of
@@ -39,6 +42,7 @@ _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
 _Kind = TypeVar("_Kind")
 OPTIONS_FILE = "options.json"
+STATE_FILE = "state"
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
@@ -105,8 +109,8 @@ class Spool:
             if self._descriptor < 0 or self._position.offset >= self._segment_bytes:
                 self._leave_segment()
                 number = self._position.segment + 1
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._descriptor = os.open(segment_path(self.folder, number), flags, 0o600)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                self._descriptor = open_own(segment_path(self.folder, number), flags)
                 self._position = SpoolPosition(number)
             written = os.write(self._descriptor, content)
             if written < len(content):
@@ -211,7 +215,7 @@ def _read_segment(
     number, offset = start
     length_of_search = until.offset - offset if until is not None and until.segment == number else -1
     try:
-        with segment_path(folder, number).open("rb") as file:
+        with os.fdopen(open_own(segment_path(folder, number)), "rb") as file:
             file.seek(offset)
             content = file.read(length_of_search)
     except FileNotFoundError:
@@ -228,7 +232,6 @@ def _read_segment(
         yield record, SpoolPosition(number, offset + position)
 
 
-_STATE_FILE = "state"
 _SLOT_BYTES = 64 * 2**10
 # Number of the save, size of the state in bytes, CRC-32 of both.
 _STATE_HEAD = struct.Struct("<QII")
@@ -273,9 +276,9 @@ class WriterState:
         self.saves += 1
         content = zlib.compress(json.dumps(self._to_json()).encode(), 1)
         if _STATE_HEAD.size + len(content) > _SLOT_BYTES:
-            raise OSError(f"{folder / _STATE_FILE}: a state of {len(content)} bytes; expected {_SLOT_BYTES} at most")
+            raise OSError(f"{folder / STATE_FILE}: a state of {len(content)} bytes; expected {_SLOT_BYTES} at most")
         head = _STATE_HEAD.pack(self.saves, len(content), zlib.crc32(content, self.saves & 0xFFFFFFFF))
-        descriptor = os.open(folder / _STATE_FILE, os.O_WRONLY)
+        descriptor = open_own(folder / STATE_FILE, os.O_WRONLY)
         try:
             os.pwrite(descriptor, head + content, (self.saves % 2) * _SLOT_BYTES)
             os.fdatasync(descriptor)
@@ -289,7 +292,7 @@ class WriterState:
     @classmethod
     def create(cls, folder: Path) -> None:
         """Reserves disk space for the state; raises OSError if the disk is full."""
-        descriptor = os.open(folder / _STATE_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+        descriptor = open_own(folder / STATE_FILE, os.O_WRONLY | os.O_CREAT)
         try:
             os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)
         finally:
@@ -299,7 +302,7 @@ class WriterState:
     def load(cls, folder: Path) -> WriterState:
         """Returns the last saved state, or a new one."""
         try:
-            slots = (folder / _STATE_FILE).read_bytes()
+            slots = read_own(folder / STATE_FILE)
         except FileNotFoundError:
             return cls()
         results = [_saved(slots[start : start + _SLOT_BYTES]) for start in (0, _SLOT_BYTES)]

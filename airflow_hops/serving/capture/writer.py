@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from airflow_hops.core.processes.files import is_own_folder, read_own
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, BatchFile, WaitingRecords, make_batch
@@ -29,6 +30,7 @@ from airflow_hops.serving.capture.sinks import CaptureSink, open_sink
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
+    STATE_FILE,
     WRITER_LOCK,
     SpoolPosition,
     WriterState,
@@ -70,7 +72,7 @@ class SpoolWriter:
 
     def __init__(self, folder: Path, lock: int, server: int | None = None) -> None:
         self.folder = folder
-        self.options = read_fields(CaptureOptions, json.loads((folder / OPTIONS_FILE).read_text()))
+        self.options = read_fields(CaptureOptions, json.loads(read_own(folder / OPTIONS_FILE)))
         self.state = WriterState.load(folder)
         self._lock = lock
         self._files: CapturedFiles | None = None
@@ -142,10 +144,10 @@ class SpoolWriter:
         # Removes segments first: without the state, another writer would write their records again.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
+        staged_options = [path.name for path in self.folder.glob(f".{OPTIONS_FILE}.*")]
         # Removes the options last: a server finds the folder by them if this process is killed here.
-        last = (OPTIONS_FILE, SERVER_LOCK, WRITER_LOCK)
-        for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
-            path.unlink(missing_ok=True)
+        for name in (STATE_FILE, *staged_options, OPTIONS_FILE, SERVER_LOCK, WRITER_LOCK):
+            (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
             self.folder.parent.rmdir()
@@ -299,7 +301,9 @@ def write(own: SpoolWriter) -> None:
 
 
 def take(folder: Path, server: int | None = None) -> SpoolWriter | None:
-    """Returns the writer of a spool for a server; None if another process is writing it."""
+    """Returns the writer of a spool for a server; None if another process is writing it, or another user made it."""
+    if not is_own_folder(folder):
+        return None
     try:
         lock = lock_for_process(folder / WRITER_LOCK)
     except FileNotFoundError:

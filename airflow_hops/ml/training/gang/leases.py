@@ -7,7 +7,9 @@ process has the file open, including the ranks, so that a crash releases it but 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,8 +108,13 @@ def _open(folder: Path, name: str) -> int:
             os.fchmod(inside, 0o1777)
         try:
             # Without O_CREAT, which the kernel may refuse for another user's file.
-            return os.open(name, flags, dir_fd=inside)
+            descriptor = os.open(name, flags, dir_fd=inside)
         except FileNotFoundError:
-            return os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
+            descriptor = os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # the lease is written into it
+            os.close(descriptor)
+            raise OSError(errno.EMLINK, "it is a link to another file")
+        return descriptor
     finally:
         os.close(inside)

@@ -85,7 +85,11 @@ def test_unusable_gpu_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lock, precious = tmp_path / "GPU-a.lock", tmp_path / "precious"
     precious.write_text("do not touch")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    for prepare, remove in ((lambda: lock.symlink_to(precious), lock.unlink), (lock.mkdir, lock.rmdir)):
+    for prepare, remove in (
+        (lambda: lock.symlink_to(precious), lock.unlink),
+        (lambda: lock.hardlink_to(precious), lock.unlink),
+        (lock.mkdir, lock.rmdir),
+    ):
         prepare()
         with pytest.raises(BadInput, match=re.escape(f"{lock}: the GPU cannot be leased: ")):
             GpuLeases([Gpu("GPU-a")], 1, "me")
