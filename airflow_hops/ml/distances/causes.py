@@ -77,7 +77,7 @@ def as_numbers(values: Distribution | None) -> Numbers | None:
     """Returns numbers, also those of few kinds, as numbers; None for others."""
     if isinstance(values, Kinds) and not isinstance(next(iter(values.counts)), str | bytes):
         kinds = sorted(values.counts)
-        return Numbers(np.repeat(np.array(kinds, float), [values.counts[kind] for kind in kinds]))
+        return Numbers(np.repeat(np.array(kinds), [values.counts[kind] for kind in kinds]))
     return values if isinstance(values, Numbers) else None
 
 
@@ -140,7 +140,7 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
         low, high = new.values[0], new.values[-1]
         if low != high or old.values[0] == old.values[-1]:
             return None
-        return f"{low:g}" if float((old.values == low).mean()) < CONSTANT_NUMBER else None
+        return in_text(low) if float((old.values == low).mean()) < CONSTANT_NUMBER else None
     assert isinstance(reference, Kinds) and isinstance(current, Kinds)
     value = next(iter(current.counts))
     if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:
@@ -173,4 +173,6 @@ def _folded(value: str | bytes) -> str:
 
 def in_text(value: object) -> str:
     """Returns a value of few kinds as text."""
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else f"{value:g}"
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.repeats import without_repeats
 from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
 from airflow_hops.ml.distances.sides import Side, alike
-from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
+from airflow_hops.ml.distances.tfdv_measures import blind_measures, measured_by_tfdv
 from airflow_hops.ml.distances.windows import Nearest, OwnWindow, compare_windows, window_of
 from airflow_hops.ml.schema.comparators import compared_features, unit_of
+from airflow_hops.ml.schema.diff import flat_features
 from airflow_hops.ml.statistics import load_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import load_sample
@@ -86,13 +87,13 @@ def compare_sides(
     measured = measured_by_tfdv(
         reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
     )
-    nearest, notes = dict[str, dict[str, Nearest]](), list[str]()
+    nearest, notes = dict[str, dict[str, Nearest]](), list(_notes_of_schema(reference, schema, test))
     if reference.sample is not None and current.sample is not None:
         samples = [reference.sample, current.sample]
         if windows is not None:
             nearest, note = compare_windows(windows, reference.sample, current.sample, widths)
             notes.append(note)
-        units = {} if schema is None else {feature.name: unit_of(feature) for feature in schema.feature}
+        units = {} if schema is None else {name: unit_of(each) for name, each in flat_features(schema.feature)}
         judged = {
             name: Judged.of(
                 partial(alike, samples, name, width=widths[name], seed=test.seed),
@@ -195,6 +196,22 @@ def _common_width(old: object, new: object) -> int | None:
     width = vector_width(old)
     is_lacking = new is None or not common_statistics(new).num_non_missing
     return width if is_lacking or width == vector_width(new) else None
+
+
+def _notes_of_schema(reference: Side, schema: Any, test: SkewTest) -> Iterator[str]:
+    """Yields what comparators of the schema ask for in vain."""
+    if schema is None:
+        return
+    known, chosen = features_by_name(reference.statistics), compared_features(schema, test.comparator)
+    if absent := [name for name in chosen if name not in known]:
+        yield f"Not compared, as the reference has no such feature: {', '.join(absent)}"
+    for name, measures in blind_measures(reference.statistics, schema, test.comparator).items():
+        yield (
+            f"{name}: the schema's {test.comparator}_comparator has a threshold for {' and '.join(measures)}, of which "
+            "TFDV gives 0 for any values of this type, so it does not count; without another threshold, the feature is "
+            "compared as by default. infinity_norm and normalized_abs_difference are measures of text, "
+            "jensen_shannon_divergence is one of text and of numbers below 2**53, and vectors have none"
+        )
 
 
 def _notes(reference: Side, current: Side, left_out: list[str]) -> tuple[str, ...]:

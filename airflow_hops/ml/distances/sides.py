@@ -42,7 +42,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Finite numbers, ascending, ``[values]``."""
+    """Finite numbers, ascending, ``[values]``: floats, or integers beyond 2**53, which floats do not tell apart."""
 
     values: Array
 
@@ -70,13 +70,13 @@ class Numbers:
         return self.values[starts], np.diff(np.append(starts, len(self.values)))
 
     @property
-    def usual(self) -> tuple[float, float]:
+    def usual(self) -> tuple[Any, float]:
         """The most frequent value, and its share."""
         values, counts = self.counts
         most = int(counts.argmax())
-        return float(values[most]), float(counts[most] / len(self.values))
+        return values[most], float(counts[most] / len(self.values))
 
-    def without(self, value: float) -> Numbers:
+    def without(self, value: Any) -> Numbers:
         """Returns the numbers other than a value."""
         return Numbers(self.values[self.values != value])
 
@@ -157,7 +157,8 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
     numbers = [values if isinstance(values, np.ndarray) else np.zeros(0) for _, _, values in read]
     if any(values.dtype in (np.float16, np.float32) or _is_float32(values) for values in numbers):
         numbers = [values.astype(np.float32) for values in numbers]
-    numbers = [values.astype(np.float64) + 0.0 for values in numbers]
+    exact = _exact_type(numbers)
+    numbers = [values.astype(exact) + exact(0) for values in numbers]
     finite = [Numbers(np.sort(values[np.isfinite(values)])) for values in numbers]
     kinds = [each.counts[0] if len(each) else each.values for each in finite]
     few = max(map(len, kinds)) <= FEW and len(np.unique(np.concatenate(kinds))) <= FEW
@@ -168,6 +169,17 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
             distribution = Kinds(dict(zip(*(column.tolist() for column in values.counts), strict=True)))
         features.append(Feature(rows, rows - present, present - len(values), lengths, distribution))
     return features
+
+
+def _exact_type(numbers: Sequence[Array]) -> Any:
+    """Returns the type in which the numbers of all samples are compared: floats, unless these lose whole numbers."""
+    given = [values for values in numbers if len(values)]
+    if not given or any(values.dtype.kind not in "iu" for values in given):
+        return np.float64
+    least, most = min(int(values.min()) for values in given), max(int(values.max()) for values in given)
+    if max(-least, most) <= 2**53:
+        return np.float64
+    return np.int64 if most < 2**63 else np.uint64 if least >= 0 else np.float64
 
 
 def _of_kinds(rows: int, lengths: Array, values: pa.Array) -> Feature:

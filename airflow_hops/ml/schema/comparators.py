@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.schema.diff import flat_features
 
 DISTANCE = "distance"
 MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
@@ -57,5 +58,7 @@ def unit_of(feature: Any) -> str:
 def compared_features(schema: Any, comparator: str) -> dict[str, float | None]:
     """Returns the features with a ``drift`` or ``skew`` comparator, and the thresholds of their distances."""
     return {
-        feature.name: distance_of(feature) for feature in schema.feature if feature.HasField(f"{comparator}_comparator")
+        name: distance_of(feature)
+        for name, feature in flat_features(schema.feature)
+        if feature.HasField(f"{comparator}_comparator")
     }

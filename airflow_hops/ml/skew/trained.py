@@ -17,6 +17,7 @@ from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import example_files, files_below
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
+from airflow_hops.ml.schema.diff import flat_features
 from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import STATISTICS_FILE
@@ -78,11 +79,11 @@ class Trained:
         reference = side_of(store.local(stored) / split / STATISTICS_FILE)
         loaded = load_schema(store.local(schema) / SCHEMA_FILE)
         known, types = features_by_name(reference.statistics), {}
-        for feature in loaded.feature:
-            if properties.features and feature.name not in properties.features:
+        for name, feature in flat_features(loaded.feature):
+            if properties.features and name not in properties.features:
                 feature.ClearField("skew_comparator")  # the server never sees it
-            elif feature.HasField("skew_comparator") and feature.name in known:
-                types[feature.name] = type_name(known[feature.name])
+            elif feature.HasField("skew_comparator") and name in known:
+                types[name] = type_name(known[name])
         time = StatisticsProperties.of(stored).time
         return cls(store, split, model, origin, reference, loaded, types, time, served)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
@@ -9,8 +10,12 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.detect import comparable_features, compare_sides
 from airflow_hops.ml.distances.sides import Side
+from airflow_hops.ml.distances.tfdv_measures import blind_measures
 from airflow_hops.ml.schema.comparators import compared_features
+from airflow_hops.ml.schema.diff import flat_features
 from airflow_hops.ml.validation.validate import add_reason
+
+log = logging.getLogger(__name__)
 
 _COMPARATOR: Literal["drift"] = "drift"
 KIND = "COMPARATOR_L_INFTY_HIGH"
@@ -26,12 +31,22 @@ def add_drift(anomalies: anomalies_pb2.Anomalies, previous: Side, current: Side,
         current: The current one.
         schema: ``Schema``, whose drift comparators select the features.
     """
-    by_tfdv = {".".join(info.path.step) for info in anomalies.drift_skew_info if info.drift_measurements}
+    blind = blind_measures(previous.statistics, schema, _COMPARATOR)
+    known = [each for each in anomalies.drift_skew_info if ".".join(each.path.step) not in blind]
+    del anomalies.drift_skew_info[:]
+    anomalies.drift_skew_info.extend(known)
+    by_tfdv = {".".join(info.path.step) for info in known if info.drift_measurements}
     shared = set(comparable_features(previous, current)) - by_tfdv
-    by_distance = type(schema)(feature=[f for f in schema.feature if f.name in shared])
+    by_distance = type(schema)()
+    for name, feature in flat_features(schema.feature):
+        if name in shared:
+            by_distance.feature.add().CopyFrom(feature)
+            by_distance.feature[-1].name = name
     if not compared_features(by_distance, _COMPARATOR):
         return
     report = compare_sides(previous, current, by_distance, SkewTest(comparator=_COMPARATOR))
+    for note in report.notes:
+        log.warning("%s", note)
     for name, skew in report.features.items():
         if skew.score is None or skew.threshold is None:
             continue
