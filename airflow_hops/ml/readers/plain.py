@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.ml.readers.vectors import lists_of
+from airflow_hops.ml.readers.vectors import flat_values, lists_of
 
 
 def is_plain(kind: pa.DataType, *, times: bool = True) -> bool:
@@ -65,5 +65,4 @@ def plain(array: pa.Array, *, times: bool = True) -> pa.Array:
     if kinds.is_map(kind):
         entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
         array = pa.ListArray.from_arrays(pa.array(np.asarray(array.offsets), mask=np.append(missing, False)), entries)
-    # flatten() skips the values of missing lists.
-    return lists_of(plain(array.flatten(), times=times), array, large=kinds.is_large_list(kind))
+    return lists_of(plain(flat_values(array), times=times), array, large=kinds.is_large_list(kind))

@@ -36,9 +36,14 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
+def flat_values(array: pa.Array) -> pa.Array:
+    """Returns the values of the lists that are not null; Arrow 10 cannot flatten fixed-size lists that all are."""
+    return array.flatten() if array.null_count < len(array) else array.values[:0]
+
+
 def plain_lists(array: pa.Array) -> pa.Array:
     """Converts fixed-size and large lists to plain lists, which can be null in Parquet, and half floats to floats."""
-    values = array.flatten()
+    values = flat_values(array)
     if pa.types.is_float16(values.type):
         missing = np.asarray(values.is_null())
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
