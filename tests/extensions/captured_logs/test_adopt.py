@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import random
 import socketserver
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.captured_logs.cli.adopt import _is_confirmed
+from airflow_hops.extensions.captured_logs import CapturedSource
+from airflow_hops.extensions.captured_logs.cli.adopt import _is_confirmed, monitor_text
 from airflow_hops.runner.runtime import RuntimeHook
 
 BEGIN = datetime(2026, 9, 21, tzinfo=UTC)
@@ -237,3 +241,62 @@ def test_refuses_by_name(hops: Hops, tmp_path: Path) -> None:
             code, _, err = hops("adopt", "a", "--endpoint", address, "--captured", str(log), *FLAT, "--yes")
             assert code == 1 and f"endpoint '{address}' does not answer (/v2/health/ready: " in err
     assert not (tmp_path / "dags").exists()
+
+
+HOSTILE = [
+    '"""+__import__("os").system("touch /tmp/hacked")+"""',
+    *("'''+1+'''", '"', "'", "\\", '\\"""', "\n\nraise SystemExit\n", "\r", "\x00", "\u2028", "\u202e", "\udcff"),
+    *("{}", "{name}", "{0.__class__}", "%s", "${x}", "# -*- coding: utf-7 -*-", "日本", " ", "a.md"),
+]
+TEMPLATES = ["{{ 1 }}", "{% raw %}", "{# x #}", "{{"]
+
+
+def draw_text(rng: random.Random, templates: bool = False) -> str:
+    """A text of hostile parts, perhaps with a template."""
+    parts = [rng.choice([*HOSTILE, "a", "b.c", "/x"]) for _ in range(rng.randint(1, 4))]
+    return "".join([*parts, *([rng.choice(TEMPLATES)] if templates else [])]) or "a"
+
+
+def check_hostile_values(seed: int) -> None:
+    """Whatever a value is, the monitor parses to exactly this value, and runs nothing; templates are refused."""
+    rng = random.Random(seed)
+    has_template = rng.random() < 0.2
+    place = rng.randrange(5) if has_template else -1
+    texts = [draw_text(rng, number == place) for number in range(8)]
+    endpoint, connection = f"http://{texts[5]}", texts[6]
+    source = CapturedSource(
+        f"captured:///{texts[0]}", model="churn", request_id=texts[1], captured_at="t", version="v",
+        versions={texts[2]: 1}, inputs={"a": texts[3], texts[7].replace("{", "("): "b"}, outputs={"p": texts[4]},
+    )  # fmt: skip
+    args = Namespace(name="churn", endpoint=endpoint, hops_conn_id=connection, schedule="@daily")
+    start = "2026-09-21T00:00:00+00:00"
+    if has_template:
+        with pytest.raises(BadInput, match="renders"):
+            monitor_text(args, "churn_monitor", source, start, requests_retraining=True)
+        return
+    text = monitor_text(args, "churn_monitor", source, start, requests_retraining=rng.random() < 0.5)
+    tree = ast.parse(text.encode())
+    assert [type(each) for each in tree.body[:1]] == [ast.Expr] and type(tree.body[-1]) is ast.With
+    assert {type(each) for each in tree.body[1:-1]} == {ast.ImportFrom, ast.Assign}
+    made, dag = (node.value if isinstance(node, ast.Assign) else node.items[0].context_expr for node in tree.body[-2:])  # type: ignore[attr-defined]
+    written = {word.arg: ast.literal_eval(word.value) for word in made.keywords}
+    assert CapturedSource(ast.literal_eval(made.args[0]), **written) == source
+    words = {word.arg: word.value for word in dag.keywords}
+    assert endpoint in ast.literal_eval(words["doc_md"])
+    assert ast.literal_eval(words["default_args"]) == {"hops_conn_id": connection}
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert calls <= {
+        "CapturedSource", "DAG", "CronDataIntervalTimetable", "datetime.fromisoformat", "IngestOperator",
+        "SkewOperator", "timedelta", "RequestRetrainingOperator", "Asset",
+    }  # fmt: skip
+
+
+def test_values_in_a_monitor_are_literals() -> None:
+    for seed in range(100):
+        check_hostile_values(seed)
+
+
+@pytest.mark.scheduled(part="campaigns")
+def test_values_in_2000_monitors_are_literals() -> None:
+    for seed in range(1000, 3000):
+        check_hostile_values(seed)

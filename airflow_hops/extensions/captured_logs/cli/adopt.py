@@ -30,7 +30,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _PERIODS_S = {"@hourly": 3600, "@daily": 86_400}
 _WIDEST = 30
 _SHOWN = 60
-_DAG = '''"""Watches model {name!r}, which {endpoint} serves, by the requests in its log.
+_TEMPLATE = re.compile(r"\{[{%#]")
+_DAG = '''"""Watches an adopted model by the requests in its log.
 
 Written by ``airflow hops adopt``; change it as you like.
 """
@@ -53,7 +54,7 @@ with DAG(
     start_date=datetime.fromisoformat({start!r}),  # the end of the reference window
     catchup=True,
     max_active_runs=1,  # the windows of a log are read in their order{connection}
-    doc_md=__doc__,
+    doc_md={doc!r},
     tags=["hops", {name!r}],
 ) as dag:
     requests = IngestOperator(
@@ -99,6 +100,7 @@ def adopt(args: Namespace) -> None:
         return _write_monitor(hook, args, file)
     run = _Run(hook, dag_id, f"adopt__{sortable(now())}")
     source = _source(args, run)
+    _check_no_template(source.to_dict())
     window = {"start": args.reference_start, "end": args.reference_end, "now": now()}
     period_s = _PERIODS_S[args.schedule]
     examples = run.artifact(
@@ -114,6 +116,7 @@ def adopt(args: Namespace) -> None:
             raise SystemExit("Nothing was adopted.")
     schema = run.artifact("schema", "airflow_hops.ml.schema.stage:run", {"statistics": statistics})
     version = str(hook.store.manifest(examples.uri).properties["adopted"]["version"])
+    _check_no_template(version)
     inputs = {"examples": examples, "statistics": statistics, "schema": schema}
     facts = {
         "model_name": name,
@@ -151,7 +154,7 @@ def _write_monitor(hook: RuntimeHook, args: Namespace, file: Path) -> None:
     assert window is not None and window[1] is not None
     try:
         with staged(file) as staging:
-            text = _dag(args, file.stem, source, window[1], requests_retraining=facts["answer"] is not None)
+            text = monitor_text(args, file.stem, source, window[1], requests_retraining=facts["answer"] is not None)
             staging.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(
@@ -235,6 +238,18 @@ def _source(args: Namespace, run: _Run) -> CapturedSource:
     )
 
 
+def _check_no_template(value: object) -> None:
+    """Raises BadInput if a text for the DAG has a template, which Airflow would render at each run."""
+    if isinstance(value, Mapping | list | tuple):
+        for each in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            _check_no_template(each)
+    elif isinstance(value, str) and _TEMPLATE.search(value):
+        raise BadInput(
+            f"{value[:200]!r}: Airflow renders '{{{{', '{{%' and '{{#' in the monitor as templates; name the log, its "
+            "fields and versions without them"
+        )
+
+
 def _pairs(argument: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
     for value in values:
         name, separator, rest = value.partition("=")
@@ -279,16 +294,18 @@ def _described(name: str, feature: Mapping[str, Any]) -> tuple[str, str, str, st
     return name, feature["type"], str(feature.get("missing", 0)), values
 
 
-def _dag(args: Namespace, dag_id: str, source: CapturedSource, start: str, *, requests_retraining: bool) -> str:
-    """Returns the text of the monitor's DAG file."""
+def monitor_text(args: Namespace, dag_id: str, source: CapturedSource, start: str, *, requests_retraining: bool) -> str:
+    """Returns the text of the monitor's DAG file, in which each value is a literal that Airflow does not render."""
+    _check_no_template(source.to_dict())
     fields = {name: value for name, value in source.to_dict().items() if name not in ("uri", "time_column")}
     defaults = CapturedSource.defaults(source.layout)
     lines = [f"    {field}={value!r}," for field, value in fields.items() if defaults.get(field) != value]
+    doc = f"Watches model `{args.name}`, which {args.endpoint} serves, by the requests in its log."
     connection = args.hops_conn_id
     is_default = connection == RuntimeHook.default_conn_name
     text = _DAG.format(
-        name=args.name, dag_id=dag_id, endpoint=args.endpoint, log=source.log, fields="\n".join(lines),
-        schedule=args.schedule, start=datetime.fromisoformat(start).isoformat(),
+        name=args.name, dag_id=dag_id, log=source.log, fields="\n".join(lines),
+        schedule=args.schedule, doc=doc, start=datetime.fromisoformat(start).isoformat(),
         connection="" if is_default else f'\n    default_args={{"hops_conn_id": {connection!r}}},',
         asset="Asset, " if requests_retraining else "",
         request="RequestRetrainingOperator, " if requests_retraining else "",
