@@ -17,8 +17,9 @@ from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import BlessingProperties, ExamplesProperties
 from airflow_hops.core.artifacts.target import REGRESSION, Problem
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.processes.cpu_time import CpuDeadline
 from airflow_hops.core.processes.programs import running_module
-from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.answers import ModelServerError, RequestRefused
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.rest_client import RestClient
 from airflow_hops.ml.features.predictions import check_predictions
@@ -43,7 +44,10 @@ probability, or as a share of the greatest absolute prediction of a regression.
 """
 
 _LAST_LINES = 20
-_START_TIMEOUT_S = 60.0
+_LOAD_CPU_S = 600.0
+_IDLE_S = 60.0
+_ASK_S = 10.0
+_ANSWER_S = 60.0
 
 
 def run(context: StepContext, *, requests: int = 20, split: str | None = None) -> Artifact:
@@ -53,7 +57,7 @@ def run(context: StepContext, *, requests: int = 20, split: str | None = None) -
 
     Raises:
         BadInput: the model does not load or its answers are wrong; no artifact is written.
-        HopsError: the server did not start.
+        HopsError: the server did not start, or did not load the model within the limits of :func:`throwaway_server`.
     """
     examples = context.input("examples")
     split = split or ExamplesProperties.of(examples).splits[-1]
@@ -92,7 +96,7 @@ def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requ
         HopsError: the server did not start.
     """
     begun = time.monotonic()
-    with throwaway_server(folder, scratch, begun + _START_TIMEOUT_S) as wait_until_available:
+    with throwaway_server(folder, scratch) as wait_until_available:
         # While the server starts, this process loads the same model for the expected answers.
         try:
             model: ScoredModel | None = ScoredModel(folder)
@@ -107,15 +111,15 @@ def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requ
 
 
 @contextmanager
-def throwaway_server(folder: Path, scratch: Path, deadline_s: float) -> Iterator[Callable[[], tuple[int, int]]]:
+def throwaway_server(folder: Path, scratch: Path) -> Iterator[Callable[[], tuple[int, int]]]:
     """Starts a model server on free ports, with the model as version 1, and ends that process afterwards.
 
-    It has to start until ``deadline_s`` (``time.monotonic()``). Yields a function that waits until the model answers,
-    and returns the ports of gRPC and REST.
+    It may use 600 seconds of CPU time until the model answers, and stand still for 60 seconds; a busy machine may take
+    longer. Yields a function that waits until the model answers, and returns the ports of gRPC and REST.
 
     Raises:
         BadInput: the server refuses the model; the message is the server's.
-        HopsError: the server ended, or is not ready in time.
+        HopsError: the server ended, or exceeds a limit.
     """
     base = scratch / "models"
     base.mkdir(parents=True)
@@ -143,24 +147,31 @@ def throwaway_server(folder: Path, scratch: Path, deadline_s: float) -> Iterator
             "airflow_hops.serving", *arguments, grace_s=3, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
+        limit = CpuDeadline(process.pid, _LOAD_CPU_S, _IDLE_S)
+
+        def check_server() -> None:
+            code = process.poll()
+            problem = limit.exceeded() if code is None else f"ended with exit code {code}"
+            if problem is not None:
+                lines = "\n".join(f"  {line}" for line in last_lines())
+                raise HopsError(f"the model server {problem} before the model answered; its last lines:\n{lines}")
 
         def wait_until_available() -> tuple[int, int]:
             while not ready_file.exists():
-                code, is_late = process.poll(), time.monotonic() > deadline_s
-                if code is not None or is_late:
-                    what = "did not start in time" if code is None else f"ended with exit code {code}"
-                    lines = "\n".join(f"  {line}" for line in last_lines())
-                    raise HopsError(f"the model server {what}; its last lines:\n{lines}")
+                check_server()
                 time.sleep(0.02)
             ready = json.loads(ready_file.read_text())
-            try:
-                with ModelServerClient(f"127.0.0.1:{ready['grpc_port']}") as client:
-                    client.wait_until_available(MODEL_NAME, VERSION, max(1.0, deadline_s - time.monotonic()))
-            except ModelServerError as error:
-                # The server reports the path of the link, which is unknown to users.
-                message = str(error).replace(str(link), str(link.resolve()))
-                raise BadInput(f"the model server does not load the model: {message}") from error
-            return int(ready["grpc_port"]), int(ready["rest_api_port"])
+            with ModelServerClient(f"127.0.0.1:{ready['grpc_port']}") as client:
+                while True:
+                    try:
+                        client.wait_until_available(MODEL_NAME, VERSION, _ASK_S)
+                        return int(ready["grpc_port"]), int(ready["rest_api_port"])
+                    except RequestRefused as error:
+                        # The server reports the path of the link, which is unknown to users.
+                        message = str(error).replace(str(link), str(link.resolve()))
+                        raise BadInput(f"the model server does not load the model: {message}") from error
+                    except ModelServerError:
+                        check_server()
 
         try:
             yield wait_until_available
@@ -195,7 +206,7 @@ def _ask(
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
     answers: dict[str, np.ndarray] = {}
     try:
-        with ModelServerClient(f"127.0.0.1:{grpc_port}") as client:
+        with ModelServerClient(f"127.0.0.1:{grpc_port}", timeout_s=_ANSWER_S) as client:
 
             def grpc(request: Mapping[str, object]) -> Any:
                 return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
@@ -203,8 +214,8 @@ def _ask(
             answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
             answers["gRPC, all rows"] = grpc(arrays)
     except (ModelServerError, KeyError, ValueError) as error:
-        raise BadInput(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
-    by_rest = RestClient("127.0.0.1", rest_port)
+        raise _no_answer(f"gRPC request of {rows} rows", error) from error
+    by_rest = RestClient("127.0.0.1", rest_port, timeout_s=_ANSWER_S)
 
     def rest(request: Mapping[str, object]) -> Any:
         outputs = by_rest.predict(MODEL_NAME, request, version=VERSION).outputs
@@ -214,7 +225,7 @@ def _ask(
         answers["REST, row by row"], rest_ms = _timed(rest, singles)
         answers["REST, all rows"] = rest(arrays)
     except (ModelServerError, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"the model server does not answer a REST request of {rows} rows: {error}") from error
+        raise _no_answer(f"REST request of {rows} rows", error) from error
     largest = 0.0
     for name, result in answers.items():
         check_answers(name, result, shape, model.problem)
@@ -234,6 +245,12 @@ def _ask(
         "rest": rest_ms,
         "largest_difference": largest,
     }
+
+
+def _no_answer(request: str, error: Exception) -> HopsError:
+    """Returns the error of a request without a usable answer, retryable if the server may only have been slow."""
+    kind = HopsError if isinstance(error, ModelServerError) and error.retryable else BadInput
+    return kind(f"the model server does not answer a {request}: {error or type(error).__name__}")
 
 
 def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray, dict[str, float]]:

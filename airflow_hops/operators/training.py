@@ -336,8 +336,8 @@ class HorovodTrainOperator(RanksTrainOperator):
         parameter_servers: Number of ranks that hold variables with ``parameter_server``, besides ``np`` workers and a
             chief.
         kwargs: Arguments of :class:`RanksTrainOperator`. Without ``examples`` the model is exported without a transform
-            graph. ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must
-            each take less.
+            graph. ``stall_timeout_s`` applies to each rank: reading a shard and tracing the model must each take less;
+            an export may take longer as long as it computes.
     """
 
     template_fields: Sequence[str] = (*RanksTrainOperator.template_fields, "script", "script_args")

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.hops import DistributedOptimizer, StepContext, TrainContext
-from airflow_hops.ml.training.stage import run
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.stage import keras_export, run
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 
 
@@ -80,8 +81,16 @@ def train(context: TrainContext) -> keras.Model:
 
 
 def train_with_a_slow_store(context: StepContext, **params: Any) -> Artifact:
-    """The step, on a store that takes longer for the first checkpoint than the ranks for all epochs."""
-    publish, calls = CheckpointState.publish, count()
+    """The step, whose first checkpoint takes longer than all epochs, and whose export computes for as long."""
+    publish, calls, export = CheckpointState.publish, count(), keras_export.export_keras
+
+    def export_slowly(model: object, session: Session) -> dict[str, object]:
+        began_s = time.process_time()
+        while time.process_time() < began_s + 5.5:
+            pass
+        return export(model, session)
+
+    keras_export.export_keras = export_slowly
 
     def publish_slowly(state: CheckpointState, checkpoint: Path) -> None:
         time.sleep(0.1 if next(calls) else 5.5)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import STAGES, extensions
-from airflow_hops.core.processes.ending import descendants
+from airflow_hops.core.processes.cpu_time import cpu_seconds
 from airflow_hops.core.sources.sources import AnySource
 from airflow_hops.core.steps.protocol import Phase, StepSpec, format_record
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
@@ -229,9 +229,4 @@ def _core_seconds() -> float:
     A step leads its session, or, under a running ``spark-submit``, is in that of the JVM. CPU time of the process that
     the step was forked from does not count.
     """
-    ticks = 0
-    for pid in {os.getpid(), os.getsid(0), *descendants(os.getsid(0)), *descendants(os.getpid())}:
-        with contextlib.suppress(OSError):  # the process has ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime (proc_pid_stat(5))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return cpu_seconds(os.getpid(), os.getsid(0))

@@ -99,6 +99,18 @@ def test_damaged_saved_model_fails_with_the_servers_message(
     assert "saved_model.pb" in str(failed.value)
 
 
+def test_server_that_exceeds_a_limit_is_ended(
+    validate: Validate, model: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infra_validate, "running_module", running_fork)
+    monkeypatch.setattr(infra_validate, "_LOAD_CPU_S", -1.0)
+    with pytest.raises(
+        HopsError, match=r"server used \d+ s of CPU time, more than -1 s before the model answered; its la"
+    ) as failed:
+        validate(model)
+    assert failed.value.retryable
+
+
 def test_probabilities_are_bounded_and_regression_serves_numbers_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ def test_model_serves_raw_features(model: Any) -> None:
     assert [step for step, _ in events["train/loss"]] == [1, 2, 3, 4]
 
 
-def test_slow_store_does_not_stall_ranks(trainings: Trainings, examples: Artifact) -> None:
+def test_slow_store_or_export_does_not_stall_ranks(trainings: Trainings, examples: Artifact) -> None:
     artifact = trainings(
         "training_functions:train",
         examples,

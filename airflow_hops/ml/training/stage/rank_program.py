@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from airflow_hops.core.artifacts.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.prepare.options import TRAIN
+from airflow_hops.core.processes.cpu_time import while_busy
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import Phase, check_json
 from airflow_hops.core.training.options import HOROVOD, SINGLE, TrainingOptions
@@ -145,19 +147,20 @@ def train_rank(
     _leave_horovod()
     export_began = time.monotonic()
     exported = None
-    if values.export and framework is not None and group is not None:
-        returned = group.unwrap(returned)
-    if not values.export:
-        pass
-    elif framework is not None and rank.number == 0:
-        exported = export_estimator(returned, framework, session)
-        checksum = checksum or folder_checksum(output / exported["format"])
-    elif model is not None:
-        from airflow_hops.ml.training.stage.keras_export import export_keras
+    with while_busy(partial(channel.send, "alive", where="the end of training")):
+        if values.export and framework is not None and group is not None:
+            returned = group.unwrap(returned)
+        if not values.export:
+            pass
+        elif framework is not None and rank.number == 0:
+            exported = export_estimator(returned, framework, session)
+            checksum = checksum or folder_checksum(output / exported["format"])
+        elif model is not None:
+            from airflow_hops.ml.training.stage.keras_export import export_keras
 
-        exported = export_keras(model, session)
-    if values.export and values.continue_from is not None and made_model and rank.number == 0:
-        keep_trained(returned, framework, output)
+            exported = export_keras(model, session)
+        if values.export and values.continue_from is not None and made_model and rank.number == 0:
+            keep_trained(returned, framework, output)
     if group is not None:
         group.finish()
     return {

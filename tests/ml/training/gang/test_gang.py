@@ -19,6 +19,7 @@ import pytest
 import tensorflow as tf
 
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.processes.cpu_time import while_busy
 from airflow_hops.core.steps.protocol import parse_line
 from airflow_hops.core.training.rank_places import place_of
 from airflow_hops.ml.training.gang import Channel, Placement, run_gang
@@ -162,6 +163,22 @@ def test_hanging_rank_is_named_with_its_line(own_process: Any, tmp_path: Path) -
     assert "made no progress for 5 s (stall_timeout_s) after the first all-reduce" in str(failure.value)
     assert "(rank 0 was last seen after the first all-reduce, and waits for the others)" in str(failure.value)
     assert "in _never_come_back" in str(failure.value)
+
+
+def _work_without_messages(does_compute: bool, placement: Placement, channel: Channel) -> str:
+    with while_busy(partial(channel.send, "alive", where="its export"), every_s=0.2):
+        if not does_compute:
+            time.sleep(120)
+        while time.process_time() < 4:
+            pass
+    return "done"
+
+
+def test_rank_that_computes_is_not_stalled(own_process: Any, tmp_path: Path) -> None:
+    work = partial(_work_without_messages, True)
+    assert own_process(_watched, work, tmp_path, 1, stall_timeout_s=2)[0] == ["done"]
+    with pytest.raises(HopsError, match=r"made no progress for 2 s \(stall_timeout_s\)"):
+        own_process(_watched, partial(_work_without_messages, False), tmp_path, 1, stall_timeout_s=2)
 
 
 def test_gang_that_never_starts_is_reported_as_stalled(own_process: Any, tmp_path: Path) -> None:
