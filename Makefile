@@ -56,7 +56,7 @@ wheel: setup ## build the package into dist/, the pages of the web UI included
 release-check: setup ## build wheel and sdist into dist/, check metadata, content, licences and types, write the SBOM (network)
 	@$(AIRFLOW_BIN)/python scripts/check_release.py
 
-upgrade-test: setup ## read with this version the store, models and captured requests that the last tag v… writes
+upgrade-test: setup ## read with this version the store, models, captured requests and monitors that the last tag v… writes
 	@$(AIRFLOW_BIN)/python scripts/upgrade_test.py
 
 images: wheel ## build the images airflow-hops and airflow-hops-runtime with buildah (root)

@@ -1,8 +1,8 @@
 """Reads with this version what the last released one writes: ``make upgrade-test``.
 
 The last tag ``v…`` before this commit, or in a clone without tags the commit ``RELEASED``, is checked out into a
-temporary folder. Its own code writes a small store, models and captured requests in the runtime environment, as for the
-tests of the profiles, which then read them here.
+temporary folder. Its own code writes a small store, models, captured requests and the state of monitors in the runtime
+environment, as for the tests of the profiles, which then read them here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 RELEASED = "e5b1bd8dfc2f2d335bb156b7d1fe0a20d213d748"
 """The commit of version 0.1.0."""
-WRITER = "tests/ml/portable/write_portable.py"
+WRITER, STATE_WRITER = "tests/ml/portable/write_portable.py", "tests/ml/portable/write_state.py"
+"""Programs of the other version. Version 0.1.0 has no second one; tests/written_before/state.json is what it wrote."""
 
 
 def last_version(repository: Path) -> str:
@@ -44,10 +45,14 @@ def main() -> None:
             (folder / ".venv").symlink_to(REPOSITORY / ".venv")
             paths = {"PYTHONPATH": ":".join(str(folder / each) for each in (".", "dags", "tests", "tests/ml"))}
             print(f"{version} writes", flush=True)
-            subprocess.run([python, folder / WRITER], cwd=folder, env={**os.environ, **paths}, check=True)
+            environment, state = {**os.environ, **paths}, Path(name, "state.json")
+            subprocess.run([python, folder / WRITER], cwd=folder, env=environment, check=True)
+            written = {"HOPS_TEST_PORTABLE": str((folder / WRITER).parent)}
+            if (folder / STATE_WRITER).exists():
+                subprocess.run([python, folder / STATE_WRITER, state], cwd=folder, env=environment, check=True)
+                written["HOPS_TEST_STATE"] = str(state)
             print("this version reads", flush=True)
             tests = ("-m", "pytest", "--confcutdir", "tests/ml", "tests/ml/portable")
-            written = {"HOPS_TEST_PORTABLE": str((folder / WRITER).parent)}
             sys.exit(subprocess.run([python, *tests], cwd=REPOSITORY, env={**os.environ, **written}).returncode)
         finally:
             subprocess.run(["git", "-C", REPOSITORY, "worktree", "remove", "--force", folder], check=True)

@@ -1,13 +1,15 @@
 """Index of all comparisons and measurements of a model's versions, from all DAGs.
 
 ``<store>/_state/monitored/<model>/<version>/<kind>/<dag>/<end>@<made>@<task instance>.json`` refers to a ``skew`` or
-``performance`` artifact. ``<end>`` is the end of its data, so the names sort by it.
+``performance`` artifact. ``<end>`` is the end of its data, so the names sort by it. Files of version 0.1.0 are beside
+the folders of the DAGs, as ``<end>@<made>@<dag>@<task instance>.json``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import now, sortable
 
+_NAME = re.compile(r"[^/@]+@[^/@]+@[^/@]+@[^/@]+\.json|[^/]+/[^/@]+@[^/@]+@[^/@]+\.json")
 KEPT = 200
 """Maximum number of artifacts of each kind that are listed for a version, for each DAG."""
 
@@ -56,20 +59,23 @@ def note_report(
     made = MonitoringReport(artifact.uri, artifact.kind, artifact.fingerprint, now())
     own = f"@{hashlib.sha256(artifact.uri.encode()).hexdigest()[:16]}.json"
     for version in versions:
-        folder = f"{_folder(store, model_name, version, artifact.kind)}/{segment(producer.dag_id)}"
-        name = f"{sortable(end or made.at)}@{sortable(made.at)}{own}"
+        name = f"{segment(producer.dag_id)}/{sortable(end or made.at)}@{sortable(made.at)}{own}"
+        folder = _folder(store, model_name, version, artifact.kind)
         store.write_text(f"{folder}/{name}", json.dumps(made.to_dict()) + "\n")
-        of_dag = _names(store, folder)
+        listed = listed_reports(store, model_name, version, artifact.kind)
+        of_dag = [each for dag_id, each in listed if dag_id == producer.dag_id]
         replaced = {each for each in of_dag if each.endswith(own)} - {name}
-        for old in replaced.union(of_dag[:-KEPT]):
+        for old in replaced.union(of_dag[KEPT:]):
             store.remove_text(f"{folder}/{old}")
 
 
 def listed_reports(store: ArtifactStore, model_name: str, version: int, kind: str) -> list[tuple[str, str]]:
     """Returns DAG and name, ``<dag>/<file>``, of the listed artifacts of a version, newest data first."""
     folder = _folder(store, model_name, version, kind)
-    files = [(name, dag) for dag in store.names(folder) for name in _names(store, f"{folder}/{dag}")]
-    return [(name_in(dag), f"{dag}/{name}") for name, dag in sorted(files, reverse=True)]
+    names = store.names(folder)
+    listed = [f"{dag}/{name}" for dag in names if "@" not in dag for name in store.names(f"{folder}/{dag}")]
+    known = [(_dag_of(name), name) for name in [*names, *listed] if _NAME.fullmatch(name)]
+    return sorted(known, key=lambda each: each[1].rpartition("/")[2], reverse=True)
 
 
 def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iterator[MonitoringReport]:
@@ -80,7 +86,7 @@ def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iter
     """
     versions = [int(name) for name in store.names(store.internal("_state", "monitored", model_name)) if name.isdigit()]
     listed = [
-        (name.split("@")[1], version, name)
+        (name.rpartition("/")[2].split("@")[1], version, name)
         for version in versions
         for _, name in listed_reports(store, model_name, version, kind)
     ]
@@ -100,13 +106,14 @@ def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, 
         result = MonitoringReport.from_dict(store.read_json(uri))
     except TypeError as error:
         raise UnreadableFile(uri, f": not a comparison or a measurement ({error}); remove it") from error
-    if store.dag_of(result.uri) != name_in(name.partition("/")[0]):
+    if store.dag_of(result.uri) != _dag_of(name):
         raise BadInput(f"{uri}: names an artifact of another DAG; remove it")
     return result
 
 
-def _names(store: ArtifactStore, folder: str) -> list[str]:
-    return [name for name in store.names(folder) if name.count("@") == 2 and name.endswith(".json")]
+def _dag_of(name: str) -> str:
+    dag, is_in_folder, _ = name.partition("/")
+    return name_in(dag if is_in_folder else name.split("@")[2])
 
 
 def _folder(store: ArtifactStore, model_name: str, version: int, kind: str) -> str:

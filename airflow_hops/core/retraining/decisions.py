@@ -27,11 +27,13 @@ from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.models.model_record import by_whom
 from airflow_hops.core.retraining.decision import RetrainingDecision, RetrainingRequest
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.task_state import earlier_address, in_use, task_state
 from airflow_hops.core.times import now
 
 _REQUESTED = ("_state", "requested")
 _CLAIMS = ("_state", "claims")
 _NO_NEW_ROWS = "no_new_rows"
+_FIRST = "000001.json"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class DecisionLog:
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         self._store, self._by = store, by_whom(producer)
-        self.folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "decisions")
+        self.folder = task_state(store, producer, "decisions")
 
     def names(self) -> list[str]:
         """Returns the names of the files, oldest first."""
@@ -110,7 +112,8 @@ def newest_request(store: ArtifactStore, asset: str, model: str | None) -> tuple
 
 
 def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
-    return store.internal(*_REQUESTED, asset, model or "@")  # which is not the name of a model
+    folder = store.internal(*_REQUESTED, asset, model or "@")  # which is not the name of a model
+    return in_use(store, folder, earlier_address(store, *_REQUESTED, asset, *([model] if model else [])), _FIRST)
 
 
 def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:

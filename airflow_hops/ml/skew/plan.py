@@ -15,6 +15,7 @@ from airflow_hops.core.schema.history import schema_in_force
 from airflow_hops.core.skew import SkewOptions, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
+from airflow_hops.core.store.task_state import task_state
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.server import check_writes_files
 from airflow_hops.ml.captured.snapshot import captured_requests
@@ -67,7 +68,7 @@ def one_run(context: StepContext) -> AbstractContextManager[None]:
     if context.has_input("captured"):
         return nullcontext()
     producer = context.spec.producer
-    folder = context.store.internal("_state", "tasks", producer.dag_id, producer.task, "comparing")
+    folder = task_state(context.store, producer, "comparing")
     return exclusive(context.store, folder, f"the comparison of task {producer.task_id!r}", _MOST_WAIT_S)
 
 
@@ -105,7 +106,7 @@ def window_of_run(context: StepContext, name: str, names: Sequence[str]) -> tupl
     ``names`` are those of all captured files.
     """
     store, producer = context.store, context.spec.producer
-    cursor = store.internal("_state", "tasks", producer.dag_id, producer.task, "captured.json")
+    cursor = task_state(store, producer, "captured.json")
     state = _read_cursor(store, cursor)
     if producer.run_id not in state["runs"]:
         window = {"after": state["until"], "until": max(names, default=state["until"])}

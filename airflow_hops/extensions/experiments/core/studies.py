@@ -23,6 +23,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import Lease
+from airflow_hops.core.store.task_state import earlier_address, in_use
 from airflow_hops.core.times import now
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 
@@ -147,7 +148,9 @@ class StudyFolder:
 
 def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) -> StudyFolder:
     """Returns the folder of a study, which may not exist; ``task_id`` as in :attr:`Producer.task`."""
-    return StudyFolder(store, store.internal("_state", "studies", dag_id, task_id, study))
+    folder = store.internal("_state", "studies", dag_id, task_id, study)
+    earlier = earlier_address(store, "_state", "studies", dag_id, task_id, study)
+    return StudyFolder(store, in_use(store, folder, earlier, _STUDY))
 
 
 def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:

@@ -16,8 +16,9 @@ from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.retention.core.listing import CapturedFiles, StoreListing
 
-_CURSOR = re.compile(r"_state/tasks/([^/]+)/([^/]+)/captured\.json")
-_DECISION = re.compile(r"_state/tasks/([^/]+)/([^/]+)/decisions/[^/]+\.json")
+# Those of version 0.1.0 lie outside of `tasks`.
+_CURSOR = re.compile(r"_state/(?:tasks/)?([^/]+)/([^/]+)/captured\.json")
+_DECISION = re.compile(r"_state/(?:tasks/)?([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _KINDS = ("skew", "performance")
 
 

@@ -21,8 +21,10 @@ import json
 from datetime import datetime
 
 from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.artifacts.segments import segment
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.task_state import task_state
 from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import Topic
@@ -49,7 +51,7 @@ def recorded_ranges(
     """
     start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
     identity = json.dumps([source.uri, source.offsets], sort_keys=True)
-    folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "ranges", f"{table}-{_digest(identity)}")
+    folder = f"{task_state(store, producer, 'ranges')}/{segment(f'{table}-{_digest(identity)}')}"
     of_run = source.offsets is not None or end is None
     name = f"{_name(start)}_{f'run-{_digest(producer.run_id)}' if of_run else _name(end)}.json"
     names = store.names(folder)

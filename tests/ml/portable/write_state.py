@@ -1,0 +1,105 @@
+"""Writes the state of monitors, streams and tables, which outlives their runs, below a store.
+
+    PYTHONPATH=. .venv-runtime/bin/python tests/ml/portable/write_state.py FILE
+
+``FILE`` gets each address below the store with its text. ``tests/written_before/state.json`` was written by 0.1.0.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.monitor_reports import note_report
+from airflow_hops.core.retraining.conditions import Drift
+from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, note_request
+from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.skew import SkewProperties, SkewReference
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.task_state import task_state
+from airflow_hops.extensions.streams.core import ranges
+from airflow_hops.extensions.streams.core.source import TopicSource
+from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
+from airflow_hops.ml.skew.plan import commit_window, window_of_run
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+MODEL, ASSET, DAG, TASKS = "flights", "retrain flights", "monitoring", ("watch", "group.request")
+FILES = [f"2026110{day}T000000.000000Z-{day}.parquet" for day in range(1, 4)]
+"""Captured files of three days, of which a run has compared two."""
+POLICY = RetrainingPolicy(
+    when=Drift(consecutive=2), cooldown=timedelta(days=3), budget=Budget(trainings=1, per=timedelta(days=30))
+)
+WINDOW = ("2026-11-01T00:00:00", "2026-11-02T00:00:00")
+TOPIC = TopicSource("kafka://flights")
+
+
+def producer(task: str, day: int) -> Producer:
+    return Producer(DAG, f"scheduled__2026-11-0{day}T00:00:00+00:00", task)
+
+
+def skew_artifact(store: ArtifactStore, model: str | None, day: int) -> Artifact:
+    """Returns a comparison of a day's rows, which have drifted."""
+    end = (START + timedelta(days=day)).isoformat()
+    origin = SkewReference("file:///store/statistics", "f0", model=model, version=model and 1)
+    properties = SkewProperties("drift", drifted=("distance",), reference=origin, window_end=end)
+    uri = store.address(producer("skew", day), "skew")
+    return Artifact(uri, "skew", f"f{day}", metrics={"rows_current": 500}, properties=properties.to_dict())
+
+
+def decided(store: ArtifactStore, task: str, model: str | None, day: int) -> RetrainingDecision:
+    """Decides about a day's comparison, and records it."""
+    log = DecisionLog(store, producer(task, day))
+    names = log.names()
+    newest = log.newest(names)
+    report = skew_artifact(store, model, day)
+    decision = decide(POLICY, Situation.of(report, START), newest[0].decision if newest else None)
+    log.append(names, decision)
+    return decision
+
+
+def cursor_of(store: ArtifactStore, files: list[str], day: int) -> tuple[Any, str, str | None]:
+    """Returns the files that a day's run compares, the address of its position, and the name of the last file."""
+    context: Any = SimpleNamespace(store=store, spec=SimpleNamespace(producer=producer("skew", day)))
+    return window_of_run(context, MODEL, files)
+
+
+def write(store: ArtifactStore) -> None:
+    """Writes what monitors of two tasks, captured rows, a topic and a table keep on two days."""
+    for day in (1, 2):
+        note_report(store, MODEL, skew_artifact(store, MODEL, day), [1], f"2026-11-0{1 + day}", producer("skew", day))
+        for task, model in zip(TASKS, (MODEL, None), strict=True):
+            decision = decided(store, task, model, day)
+            if decision.requested:
+                note_request(store, ASSET, model, decision.requests[-1], 1)
+                claim_request(store, decision.cause, Producer("training", "asset__1", "train"))
+    decided(store, "once", MODEL, 1)
+    _, cursor, until = cursor_of(store, FILES[:2], 1)
+    commit_window(store, cursor, until)
+    planned = TopicRanges("flights", "id", WINDOW, {"0": (0, 17)})
+    with patch.object(ranges, "plan_ranges", lambda *given: planned):
+        ranges.recorded_ranges(store, producer("read", 1), "flights", TOPIC, WINDOW)
+    store.create_text(f"{task_state(store, producer('read', 1), 'states')}/flights-0.json", '{"state": "7"}')
+
+
+def main(file: Path) -> None:
+    with TemporaryDirectory() as folder:
+        write(ArtifactStore(folder))
+        files = sorted(each for each in Path(folder).rglob("*") if each.is_file())
+        texts = {
+            str(each.relative_to(folder)): each.read_text().replace(Path(folder).as_uri(), "file:///store")
+            for each in files
+        }
+    file.write_text(json.dumps(texts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
