@@ -160,8 +160,7 @@ class Jobs:
         With ``cache``, the artifact is recorded for :meth:`airflow_hops.runner.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._store))
-        if cache:
-            self._hook.record_cached(self._spec, result)
+        self._hook.record_end(self._spec, result, cache=cache)
         self._discard(job)
         return result
 

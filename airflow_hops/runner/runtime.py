@@ -75,6 +75,9 @@ class StepGate:
     def admit(self, hook: RuntimeHook, spec: StepSpec) -> None:
         """Raises an error if the step may not start."""
 
+    def count(self, hook: RuntimeHook, artifact: Artifact) -> None:
+        """Counts the artifact of a step that has ended."""
+
 
 class RuntimeHook(BaseHook):
     """Connection type ``hops``: the artifact store, the runtime environment, MLflow and the model server.
@@ -151,8 +154,7 @@ class RuntimeHook(BaseHook):
                     self.admit(spec)
                 with self._with_rows(spec) as started:
                     result = self._launch(started, launcher or self.local_launcher(), on_line, until, defer, left)
-                if cache:
-                    self.record_cached(spec, result)
+                self.record_end(spec, result, cache=cache)
             note(result)
         return result
 
@@ -204,15 +206,21 @@ class RuntimeHook(BaseHook):
         for gate in load_all(STEP_GATES, StepGate).values():
             gate.admit(self, spec)
 
-    def record_cached(self, spec: StepSpec, result: StepResult) -> None:
-        """Remembers a step's artifact for :meth:`find_cached`."""
+    def record_end(self, spec: StepSpec, result: StepResult, *, cache: bool) -> None:
+        """Has gates count a step's artifact, and remembers it for :meth:`find_cached` with ``cache``."""
         if spec.output is None or not result.is_artifact:
             return
+        artifact = Artifact.from_dict(result.value)
         try:
-            record_cached(self.store, spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+            for gate in load_all(STEP_GATES, StepGate).values():
+                gate.count(self, artifact)
+            if cache:
+                record_cached(self.store, spec.producer, spec.cache_key_parts, artifact)
         except (OSError, HopsError) as error:
-            # The artifact is complete, so a failed cache entry must not fail the task.
-            self.log.warning("The next run will not find this artifact in the cache: %s", error)
+            # The artifact is complete, so a failed entry must not fail the task.
+            self.log.warning(
+                "This artifact may not be counted, or not be found in the cache by the next run: %s", error
+            )
 
     def record_run(self, spec: StepSpec) -> None:
         """Stores the record with which a run can be repeated; logs a failure to store it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.core.steps.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.quotas.core.limits import Used
 from airflow_hops.extensions.quotas.core.usage import sum_usage
@@ -146,6 +148,32 @@ def test_other_steps_go_on(store: ArtifactStore, limit: Any, run: Any, tmp_path:
     with pytest.raises(BadInput, match="Core hours of DAG 'flights_train'"):
         run("examples", changed=3)
     assert (tmp_path / "began").read_text() == "..."
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_after_each_other_pass_a_quota_by_one_step_at_most(store: ArtifactStore, limit: Any, seed: int) -> None:
+    """Steps of three DAGs use random hours, and are refused once a limit is used up, whatever sums are kept."""
+    draw, used = random.Random(seed), Counter[str]()
+    of_team = bool(seed % 2)
+    limit(**{"team" if of_team else "dag": {"core_hours": 1}})
+    hook = RuntimeHook("limited")
+    for number in range(40):
+        producer = Producer(draw.choice([DAG_ID, "other", "é"]), f"run:{number}", "train")
+        output = Output(store.address(producer, "model"), "model")
+        spec = StepSpec("train", "m:f", {}, output=output, producer=producer)
+        if (used.total() if of_team else used[producer.dag_id]) >= 1:
+            with pytest.raises(BadInput, match="Core hours"):
+                hook.admit(spec)
+            continue
+        hook.admit(spec)
+        with store.create(output.uri, "model", producer) as writer:
+            used[producer.dag_id] += (hours := draw.choice([0, 0.01, 0.05, 0.3]))
+            writer.cost = lambda hours=hours: {"core_s": hours * HOUR_S}
+            result = StepResult(writer.commit().to_dict(), is_artifact=True, seconds={})
+        hook.record_end(spec, result, cache=draw.random() < 0.5)
+        if draw.random() < 0.1:  # the sums are made anew
+            store.remove_text(store.internal("_state", "usage.json"))
+    assert sum(map(len, map(store.names, [store.internal("_state", "used", name) for name in used]))) < 40
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
-"""Checks quotas before a step starts, and notes what it used when it has ended."""
+"""Checks quotas before a step starts, and notes its use when it has ended."""
 
 from __future__ import annotations
 
 from airflow_hops.airflow_internals.tasks import gauge
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.steps.protocol import StepSpec, json_object
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.extensions.quotas.core.limits import Quotas, applies_to
-from airflow_hops.extensions.quotas.core.usage import shares_of
+from airflow_hops.extensions.quotas.core.usage import note_use, shares_of
 from airflow_hops.runner.runtime import RuntimeHook, StepGate
 
 
@@ -33,3 +34,9 @@ class QuotaGate(StepGate):
             tags = {"dag_id": spec.producer.dag_id, "of": "dag" if each.dag_id else "team", "limit": each.name}
             gauge("hops.quota_used_percent", round(each.percent, 1), tags=tags)
         quotas.check_use(spec, shares, hook.hops_conn_id)
+
+    def count(self, hook: RuntimeHook, artifact: Artifact) -> None:
+        """Notes what a step used, so that quotas count it at once."""
+        quotas = quotas_of(hook)
+        if quotas is not None and quotas.shares(hook.store.dag_of(artifact.uri), {}):
+            note_use(hook.store, artifact.uri)
