@@ -16,7 +16,6 @@ PYTEST := $(AIRFLOW_BIN)/python -m pytest $(TESTS) $(SELECTED)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML) $(SELECTED)
 # An extension may have no tests of some kind, which pytest reports by 5.
 NONE := $(if $(EXTENSION),|| [ $$? = 5 ])
-ALONE := echo "Failed tests run once more, alone:"; $(PYTEST) --numprocesses 0 --last-failed --last-failed-no-failures none --maxfail 3 -rp
 QUICK := not (airflow or browser or scheduled or server or slow or spark)
 # PART=kubernetes: one part of `make test-all`. A part may have no tests on one side.
 SCHEDULED := scheduled$(if $(PART),(part='$(PART)'))
@@ -102,11 +101,8 @@ quick-tests:
 quick-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(COVERED) $(NONE))
 
-# Of this side, with its dozens of servers and its browser, up to three failed tests run once more, alone: a test that
-# passes then has a fault in how it waits. Its first failure stands above in the output.
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) || \
-		{ code=$$?; if [ $$code = 1 ]; then $(ALONE); else (exit $$code); fi; } $(NONE))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(NONE))
 
 all-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
