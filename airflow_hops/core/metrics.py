@@ -24,19 +24,25 @@ METRICS: Mapping[str, Mapping[str, bool]] = {
 
 LOWER_IS_BETTER = frozenset(name for metrics in METRICS.values() for name, higher in metrics.items() if not higher)
 
-_RANGES = {
+RANGES = {
+    **{name: (0.0, 1.0) for metrics in METRICS.values() for name in metrics},
     **dict.fromkeys(("rmse", "mae", "median_absolute_error", "log_loss"), (0.0, math.inf)),
     "r2": (-math.inf, 1.0),
     "brier": (0.0, 2.0),
 }
-"""Range of a metric; of the others, 0 to 1."""
+"""Range of each metric."""
 
 
 def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
-    """Returns how much worse a metric is than on other rows; the rows are independent, so the variances add up."""
-    drop = (now[0] - before[0]) * (1 if metric in LOWER_IS_BETTER else -1)
-    half = math.hypot((now[2] - now[1]) / 2, (before[2] - before[1]) / 2)
-    return drop, drop - half, drop + half
+    """Returns how much worse a metric is than on other, independent rows, with a 95% interval.
+
+    Of each interval the side counts that is towards the other one (G. Y. Zou, A. Donner, "Construction of confidence
+    limits about effect measures: a general approach", Statistics in Medicine 27, 2008).
+    """
+    less, more = (before, now) if metric in LOWER_IS_BETTER else (now, before)
+    drop = more[0] - less[0]
+    low = math.hypot(more[0] - more[1], less[2] - less[0])
+    return drop, drop - low, drop + math.hypot(more[2] - more[0], less[0] - less[1])
 
 
 def check_minimum_value(metric: str, value: Any, is_custom: bool, where: str = "") -> None:
@@ -45,7 +51,7 @@ def check_minimum_value(metric: str, value: Any, is_custom: bool, where: str = "
     Raises:
         BadInput: it is not a finite number in the metric's range.
     """
-    low, high = (-math.inf, math.inf) if is_custom else _RANGES.get(metric, (0.0, 1.0))
+    low, high = (-math.inf, math.inf) if is_custom else RANGES[metric]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not low <= value <= high:
         ends = "" if low == -math.inf and high == math.inf else f", {low:g} to {high:g}"

@@ -42,6 +42,8 @@ class EvaluateOperator(HopsOperator):
         min_improvement: How much better it must be on at least one split, beyond chance; None requires no improvement.
         metrics: Your own metrics by name: a function of labels, predictions and weights, in a module beside the DAG
             file, or its name, ``module:function``, and whether ``"lower"`` or ``"higher"`` is better.
+        better_than_constant: Whether the model must be better than a constant answer, beyond chance, by log loss or
+            squared error. False for outputs that are no probabilities or means, such as uncalibrated scores.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -50,6 +52,7 @@ class EvaluateOperator(HopsOperator):
     output_kind = "evaluation"
     param_arguments = (
         "model_name", "splits", "slices", "metric", "minimum", "max_regression", "min_improvement", "metrics",
+        "better_than_constant",
     )  # fmt: skip
     input_arguments = ("model", "examples")
     template_fields: Sequence[str] = (
@@ -75,6 +78,7 @@ class EvaluateOperator(HopsOperator):
         max_regression: NotNegative | Mapping[str, NotNegative] | None = None,
         min_improvement: float | None = 0.0,
         metrics: Mapping[str, tuple[FunctionName, Literal["higher", "lower"]]] | None = None,
+        better_than_constant: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -88,6 +92,7 @@ class EvaluateOperator(HopsOperator):
         self.max_regression = max_regression
         self.min_improvement = min_improvement
         self.metrics = metrics
+        self.better_than_constant = better_than_constant
         self.check_arguments(EvaluateOperator)
         known = {*(name for names in METRICS.values() for name in names), *(metrics or ())}
         bounds = [

@@ -20,6 +20,8 @@ from airflow_hops.ml.metrics.metrics import Metrics
 MAX_REGRESSION = 0.01
 """Default tolerance. For metrics in the label's units and custom metrics it is a share of the champion's figure."""
 
+_LIFT = "add rows or features; for scores that are no probabilities or means, set better_than_constant=False"
+
 
 @dataclass(frozen=True)
 class BlessingRule:
@@ -33,6 +35,7 @@ class BlessingRule:
             :data:`MAX_REGRESSION`.
         min_improvement: Minimum gain on at least one split, beyond chance: the lower end of the interval
             must lie above this. None requires no improvement.
+        better_than_constant: Whether the candidate must be better than a constant answer, beyond chance.
         higher_is_better: Known metrics, and whether higher figures are better.
         relative: Metrics for which :data:`MAX_REGRESSION` is a share of the champion's figure.
         custom: User-defined metrics, whose figures may be any number.
@@ -42,6 +45,7 @@ class BlessingRule:
     minimum: Mapping[str, float] = field(default_factory=dict)
     max_regression: float | Mapping[str, float] | None = None
     min_improvement: float | None = 0.0
+    better_than_constant: bool = True
     higher_is_better: Mapping[str, bool] = field(default_factory=lambda: METRICS[BINARY].higher_is_better)
     relative: Collection[str] = ()
     custom: Collection[str] = ()
@@ -63,6 +67,7 @@ class BlessingRule:
         minimum: Mapping[str, float] | None,
         max_regression: float | Mapping[str, float] | None,
         min_improvement: float | None,
+        better_than_constant: bool = True,
     ) -> BlessingRule:
         """Returns the rule for models of a problem; None stands for the problem's default.
 
@@ -74,8 +79,16 @@ class BlessingRule:
         asked = known.minimum if minimum is None else minimum
         for name in [metric or known.metric, *asked]:
             check_known(f"metric for the problem {problem!r}", name, higher)
-        relative = [*known.relative, *custom]
-        return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative, list(custom))
+        return cls(
+            metric or known.metric,
+            asked,
+            max_regression,
+            min_improvement,
+            better_than_constant,
+            higher_is_better=higher,
+            relative=[*known.relative, *custom],
+            custom=list(custom),
+        )
 
     def margin(self, split: str, champion: Metrics | None = None) -> float:
         """Returns the allowed regression on a split; 0 for splits that the mapping leaves out."""
@@ -93,6 +106,7 @@ class BlessingRule:
             "minimum": dict(self.minimum),
             "max_regression": self.max_regression,
             "min_improvement": self.min_improvement,
+            "better_than_constant": self.better_than_constant,
             "higher_is_better": dict(self.higher_is_better),
         }
 
@@ -109,6 +123,8 @@ def bless(
     2. If there is a champion, the candidate is on no split worse than it by more than ``max_regression`` (a one-sided
        test of non-inferiority at 2.5%), and
     3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
+    4. By log loss or squared error, the candidate is better than a constant answer, the classes' shares or the mean
+       label: on at least one split beyond chance, and on no split worse beyond chance.
 
     A metric that is undefined on a split (a single class) cannot decide there, which is among the reasons. A metric
     that is undefined on all splits fails its minimum, and a gain that is undefined on all splits fails the comparison,
@@ -116,8 +132,9 @@ def bless(
     champion, and text says why a champion could not be compared, which refuses the candidate.
     """
     checks = _minimums(rule, candidate)
+    constant = _better_than_constant(candidate) if rule.better_than_constant else []
     if gains is None:
-        return _outcome([*checks, (True, "there is no champion to compare with")])
+        return _outcome([*checks, *constant, (True, "there is no champion to compare with")])
     improved = False
     for split, gain in gains.items():
         if isinstance(gain, str):
@@ -143,7 +160,7 @@ def bless(
             else f"on no split better than the champion{more} beyond chance: the champion stays"
         )
         checks.append((improved, better))
-    return _outcome(checks)
+    return _outcome([*checks, *constant])
 
 
 def check_minimum(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> tuple[bool, list[str]]:
@@ -168,6 +185,22 @@ def _minimums(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> list[tupl
         if all(metrics.value(name) is None for metrics in candidate.values())
     ]
     return checks
+
+
+def _better_than_constant(candidate: Mapping[str, Metrics]) -> list[tuple[bool, str]]:
+    gains = {split: metrics.over_constant for split, metrics in candidate.items() if metrics.over_constant is not None}
+    worse = [
+        (False, f"{split}: worse than a constant answer, beyond chance: gain in {gain.metric} {_gain(gain)}; {_LIFT}")
+        for split, gain in gains.items()
+        if gain.high < 0
+    ]
+    best = max(gains, key=lambda split: gains[split].low, default=None)
+    if best is None:
+        return [(False, f"it is not known whether the model is better than a constant answer: {_LIFT}")]
+    is_better = gains[best].low > 0
+    words = "" if is_better else "on no split "
+    sentence = f"{words}better than a constant answer, beyond chance: {best}: gain in {gains[best].metric} "
+    return [*worse, (is_better, sentence + _gain(gains[best]) + ("" if is_better else f"; {_LIFT}"))]
 
 
 def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:

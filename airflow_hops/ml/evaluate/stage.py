@@ -56,6 +56,7 @@ def run(
     max_regression: float | Mapping[str, float] | None = None,
     min_improvement: float | None = 0.0,
     metrics: Mapping[str, Sequence[str]] | None = None,
+    better_than_constant: bool = True,
 ) -> Artifact:
     """Writes the artifact ``evaluation``, blessed or not.
 
@@ -91,7 +92,7 @@ def run(
     names = class_names(models, properties, target)
     problem = models[CANDIDATE].problem
     custom = custom_metrics(metrics, {each.name for each in fields(METRICS[problem].figures)})
-    rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
+    rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement, better_than_constant)
     judge = Judge(problem, rule.metric, names.of_candidate, custom)
     mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
     if problem == BINARY and mine and theirs and mine != theirs:

@@ -11,11 +11,13 @@ from airflow_hops.ml.metrics.metrics import (
     Array,
     Estimate,
     Metrics,
+    Sample,
     area_under_roc,
     calibration,
     estimate,
     even_weights,
     interval,
+    paired_difference,
     total_weight,
     values_and_intervals,
 )
@@ -53,7 +55,12 @@ class BinaryMetrics(Metrics):
 
 
 def binary_metrics(
-    labels: Array, probabilities: Array, weights: Array | None = None, *, detailed: bool = True
+    labels: Array,
+    probabilities: Array,
+    weights: Array | None = None,
+    *,
+    copies: Array | None = None,
+    detailed: bool = True,
 ) -> BinaryMetrics:
     """Computes the figures of a model.
 
@@ -61,18 +68,22 @@ def binary_metrics(
         labels: 0 or 1, ``[rows]``.
         probabilities: Probability of label 1, ``[rows]``.
         weights: Weights of the rows.
-        detailed: Whether to include the calibration.
+        copies: Equal numbers for rows that are copies of each other; None if there are none.
+        detailed: Whether to include the calibration and the gain over a constant.
     """
     rows, positives = len(labels), int(np.sum(labels))
     if not rows:
         return BinaryMetrics(rows=0, reason="no rows")
-    p = probabilities.astype(np.float64)
+    p, sample = probabilities.astype(np.float64), Sample(weights, labels, copies)
     estimates = {name: binary_estimate(name, labels, p, weights) for name in _BOUNDS}
-    values, intervals = values_and_intervals(estimates, _BOUNDS, weights)
-    precision = reason = None
+    values, intervals = values_and_intervals(estimates, _BOUNDS, sample)
+    precision = reason = over_constant = None
     if "auc" in values:
         precision = average_precision(labels, p, even_weights(weights, rows))
-        intervals["average_precision"] = _interval_of_precision(precision, positives)
+        intervals["average_precision"] = _interval_of_precision(precision, sample.effective_rows(labels == 1))
+        constant = np.full(rows, np.average(labels, weights=weights))
+        losses = (binary_estimate("log_loss", labels, each, weights) for each in (p, constant))
+        over_constant = paired_difference("log_loss", *losses, -1.0, sample) if detailed else None
     else:
         reason = f"all {rows} labels are {int(labels[0])}; the AUC needs both classes"
     return BinaryMetrics(
@@ -84,6 +95,7 @@ def binary_metrics(
         mean_prediction=float(np.average(p, weights=weights)),
         mean_label=float(np.average(labels, weights=weights)),
         intervals=intervals,
+        over_constant=over_constant,
         calibration=calibration(p, labels, weights) if detailed else (),
         reason=reason,
     )
@@ -110,7 +122,7 @@ def average_precision(labels: Array, scores: Array, weights: Array) -> float:
     return float(np.sum(np.diff(hits, prepend=0.0) * hits / np.cumsum(weights[order])[last]) / hits[-1])
 
 
-def _interval_of_precision(value: float, positives: int) -> tuple[float, float]:
+def _interval_of_precision(value: float, positives: float) -> tuple[float, float]:
     """Returns the 95% interval of an average precision on the logit scale.
 
     K. Boyd, K. H. Eng, C. D. Page, "Area under the precision-recall curve", ECML PKDD 2013.

@@ -14,12 +14,13 @@ from airflow_hops.ml.metrics.metrics import (
     Array,
     Estimate,
     Metrics,
+    Sample,
     area_interval,
     area_under_roc,
     calibration,
-    effective_rows,
     estimate,
     even_weights,
+    paired_difference,
     total_weight,
     values_and_intervals,
 )
@@ -96,6 +97,7 @@ def class_metrics(
     names: Sequence[str] | None = None,
     weights: Array | None = None,
     *,
+    copies: Array | None = None,
     detailed: bool = True,
 ) -> ClassMetrics:
     """Computes the figures of a model.
@@ -105,20 +107,25 @@ def class_metrics(
         probabilities: Probabilities of the classes, ``[rows, classes]``.
         names: Class names; None for their numbers.
         weights: Weights of the rows.
-        detailed: Whether to include confusion matrix and calibration (of the likeliest class).
+        copies: Equal numbers for rows that are copies of each other; None if there are none.
+        detailed: Whether to include confusion matrix, calibration (of the likeliest class) and gain over a constant.
     """
     rows, classes = probabilities.shape
     if not rows:
         return ClassMetrics(rows=0, reason="no rows")
-    chosen = probabilities.argmax(axis=1)
+    chosen, sample = probabilities.argmax(axis=1), Sample(weights, labels, copies)
     estimates = {name: class_estimate(name, labels, probabilities, weights) for name in _OF_ROWS}
-    areas, areas_by_class = _areas(labels, probabilities, weights)
-    values, intervals = values_and_intervals({**estimates, **areas}, _BOUNDS, weights)
+    areas, areas_by_class = _areas(labels, probabilities, sample)
+    values, intervals = values_and_intervals({**estimates, **areas}, _BOUNDS, sample)
     if areas_by_class:
         intervals["worst_auc"] = min(areas_by_class.values())[1:]
     choices: dict[str, Any] = {name: of_choices(name, labels, chosen, classes, weights) for name in OF_CHOICES}
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
-    reason = None
+    reason = over_constant = None
+    if detailed and np.ptp(labels):
+        shares = np.bincount(labels, even_weights(weights, rows), classes) / even_weights(weights, rows).sum()
+        losses = (_log_loss(likely, weights) for likely in (probabilities[np.arange(rows), labels], shares[labels]))
+        over_constant = paired_difference("log_loss", *losses, -1.0, sample)
     if "auc" not in values:
         only = names[labels[0]] if names else labels[0]
         reason = f"all {rows} labels are {only}; the AUC needs two classes"
@@ -132,6 +139,7 @@ def class_metrics(
         classes=_by_class(labels, chosen, names or range(classes), weights, areas_by_class),
         confusion=tuple(map(tuple, counts.tolist())) if detailed and classes <= MAX_CONFUSION_CLASSES else (),
         intervals=intervals,
+        over_constant=over_constant,
         calibration=calibration(probabilities.max(axis=1), chosen == labels, weights) if detailed else (),
         reason=reason,
     )
@@ -140,18 +148,23 @@ def class_metrics(
 def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
     """Computes a figure by name, except those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
     if metric in ("auc", "worst_auc"):
-        return _areas(labels, probabilities, weights)[0].get(metric)
+        return _areas(labels, probabilities, Sample(weights))[0].get(metric)
     if metric == "accuracy":
         return estimate(probabilities.argmax(axis=1) == labels, weights)
     p, rows = probabilities.astype(np.float64), np.arange(len(labels))
     if metric == "log_loss":
-        return estimate(-np.log(np.clip(p[rows, labels], SMALLEST, 1.0)), weights)
+        return _log_loss(p[rows, labels], weights)
     p[rows, labels] -= 1.0
     return estimate(np.square(p).sum(axis=1), weights)
 
 
+def _log_loss(likely: Array, weights: Array | None) -> Estimate:
+    """Computes the log loss from the probabilities of the rows' classes."""
+    return estimate(-np.log(np.clip(likely.astype(np.float64), SMALLEST, 1.0)), weights)
+
+
 def _areas(
-    labels: Array, probabilities: Array, weights: Array | None
+    labels: Array, probabilities: Array, sample: Sample
 ) -> tuple[dict[str, Estimate], dict[int, tuple[float, float, float]]]:
     """Computes mean and lowest AUC of a class against the rest, and that of each class with the ends of its interval.
 
@@ -161,17 +174,18 @@ def _areas(
     if classes > MAX_CONFUSION_CLASSES:
         return {}, {}
     counts = np.bincount(labels, minlength=classes)
-    by_class, influence, worst = {}, np.zeros(rows), Estimate(math.inf, np.zeros(rows))
+    by_class, influence, parts = {}, np.zeros(rows), np.zeros(rows)
+    worst = Estimate(math.inf, influence)
     for number in np.flatnonzero((counts > 0) & (counts < rows)).tolist():
         of_class = labels == number
-        area = area_under_roc(of_class, probabilities[:, number], weights)
-        sides = (effective_rows(weights, side) for side in (of_class, ~of_class))
+        area = area_under_roc(of_class, probabilities[:, number], sample.weights)
+        sides = (sample.effective_rows(side) for side in (of_class, ~of_class))
         by_class[number] = (area.value, *area_interval(area.value, *sides))
-        influence += area.influence
+        influence, parts = influence + area.influence, parts + area.parts
         worst = min(worst, area, key=lambda each: each.value)
-    if not by_class:
+    if not (count := len(by_class)):
         return {}, {}
-    mean = Estimate(sum(area for area, *_ in by_class.values()) / len(by_class), influence / len(by_class))
+    mean = Estimate(sum(area for area, *_ in by_class.values()) / count, influence / count, parts / count)
     return {"auc": mean, "worst_auc": worst}, by_class
 
 

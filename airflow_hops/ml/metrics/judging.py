@@ -16,7 +16,7 @@ from airflow_hops.core.evaluation import Difference
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of
-from airflow_hops.ml.metrics.metrics import Array, Estimate, Metrics, paired_difference, resampled_difference
+from airflow_hops.ml.metrics.metrics import Array, Estimate, Metrics, Sample, paired_difference, resampled_difference
 from airflow_hops.ml.metrics.scoring import ScoredRows
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,10 @@ class ProblemMetrics:
     def metric(self) -> str:
         """Returns the default metric to compare models by."""
         return next(iter(self.higher_is_better))
+
+
+_BY_CLASS = ("balanced_accuracy", "macro_f1")
+"""Resampled metrics of several classes in which a class counts however few rows it has."""
 
 
 def _of_choices(metric: str) -> Callable[[Array, Array, Array], float]:
@@ -95,34 +99,55 @@ class Judge:
     classes: Sequence[str] | None = None
     custom: Mapping[str, CustomMetric] = field(default_factory=dict)
 
-    def figures(self, labels: Array, predictions: Array, weights: Array | None, *, detailed: bool = True) -> Metrics:
-        """Computes the figures of a model on some rows."""
+    def figures(
+        self,
+        labels: Array,
+        predictions: Array,
+        weights: Array | None,
+        *,
+        copies: Array | None = None,
+        detailed: bool = True,
+    ) -> Metrics:
+        """Computes the figures of a model on some rows; ``copies`` has equal numbers for copies of a row."""
         result: Metrics
+        options: dict[str, Any] = {"copies": copies, "detailed": detailed}
         if self.problem == MULTICLASS:
-            result = class_metrics.class_metrics(labels, predictions, self.classes, weights, detailed=detailed)
+            result = class_metrics.class_metrics(labels, predictions, self.classes, weights, **options)
         elif self.problem == REGRESSION:
-            result = regression_metrics.regression_metrics(labels, predictions, weights, detailed=detailed)
+            result = regression_metrics.regression_metrics(labels, predictions, weights, **options)
         else:
-            result = binary_metrics.binary_metrics(labels, predictions, weights, detailed=detailed)
+            result = binary_metrics.binary_metrics(labels, predictions, weights, **options)
         return replace(result, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else result
 
-    def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
+    def gain(
+        self,
+        labels: Array,
+        candidate: Array,
+        champion: Array,
+        weights: Array | None,
+        copies: Array | None = None,
+    ) -> Difference | None:
         """Computes a candidate's gain over a champion on the same rows, with its 95% interval.
 
         The interval comes from paired influences of the rows (DeLong's for the AUC), or from resampled rows if a metric
-        is not a mean over rows, or user-defined. None if the metric is not defined.
+        is not a mean over rows, or user-defined. None if the metric is not defined, and for two classes if one has no
+        row: what the models are worth for it is not known.
         """
         metrics, metric = METRICS[self.problem], self.metric
-        if not len(labels):
+        if not len(labels) or (self.problem == BINARY and np.ptp(labels) == 0):
             return None
+        sample = Sample(weights, None if self.problem == REGRESSION else labels, copies)
         own = self.custom.get(metric)
         sign = 1.0 if (own.higher_is_better if own else metrics.higher_is_better[metric]) else -1.0
         function = own.value if own else metrics.resampled.get(metric)
         if function is not None:
-            result = resampled_difference(metric, function, labels, candidate, champion, weights, sign)
+            by_class = self.problem == BINARY or metric in _BY_CLASS
+            result = resampled_difference(
+                metric, function, labels, candidate, champion, sample, sign, by_class=by_class
+            )
             return result if math.isfinite(result.low) else None
         mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))
-        return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign)
+        return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign, sample)
 
     def describe(self, rows: ScoredRows) -> dict[str, Any]:
         """Computes figures of scored rows, overall and by slice.
@@ -147,15 +172,17 @@ class Judge:
         return {**self._figures(rows, np.ones(len(rows.labels), bool), detailed=True), "slices": sliced}
 
     def _figures(self, rows: ScoredRows, chosen: Array, *, detailed: bool) -> dict[str, Any]:
-        def of(name: str, chosen: Array) -> tuple[Array, Array, Array | None]:
-            weights = None if rows.weights is None else rows.weights[chosen]
-            return rows.labels[chosen], rows.predictions[name][chosen], weights
+        def figures(name: str, chosen: Array) -> Metrics:
+            labels, predictions = rows.labels[chosen], rows.predictions[name][chosen]
+            sample = Sample(rows.weights, copies=rows.copies).where(chosen)
+            return self.figures(labels, predictions, sample.weights, copies=sample.copies, detailed=detailed)
 
         champion = gain = None
         if CHAMPION in rows.predictions:
             both = chosen if rows.compared is None else chosen & rows.compared
-            labels, theirs, weights = of(CHAMPION, both)
-            champion = self.figures(labels, theirs, weights, detailed=detailed)
-            gain = self.gain(labels, rows.predictions[CANDIDATE][both], theirs, weights)
-        candidate = self.figures(*of(CANDIDATE, chosen), detailed=detailed)
+            champion = figures(CHAMPION, both)
+            mine, theirs = (rows.predictions[name][both] for name in (CANDIDATE, CHAMPION))
+            sample = Sample(rows.weights, copies=rows.copies).where(both)
+            gain = self.gain(rows.labels[both], mine, theirs, sample.weights, sample.copies)
+        candidate = figures(CANDIDATE, chosen)
         return {"rows": int(chosen.sum()), CANDIDATE: candidate, CHAMPION: champion, "gain": gain}

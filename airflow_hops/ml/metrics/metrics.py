@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.evaluation import Difference
+from airflow_hops.core.metrics import RANGES
 
 Array = np.ndarray
 
@@ -27,6 +28,8 @@ class Metrics:
         weight: Sum of their weights, or None.
         intervals: 95% intervals by the figure's name.
         custom: User-defined figures by name.
+        over_constant: Gain in the proper score of the problem (log loss, or the share of the squared error) over the
+            best constant answer on these rows; None if all labels are equal, and for a slice.
         calibration: Up to ten bins of about as many rows, the lowest predictions first: ``rows``, and their mean
             ``predicted`` and ``observed`` values; empty for a slice.
         reason: Why a figure is None, or None.
@@ -36,6 +39,7 @@ class Metrics:
     weight: float | None = None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     custom: Mapping[str, float | None] = field(default_factory=dict)
+    over_constant: Difference | None = None
     calibration: tuple[Mapping[str, float], ...] = ()
     reason: str | None = None
 
@@ -52,22 +56,85 @@ class Metrics:
             for name, interval in intervals.items()
             for end, v in zip(("low", "high"), interval, strict=True)
         }
-        retained = {name: v for name, v in figures.items() if v is not None or name != "weight"}
+        optional = ("weight", "over_constant")
+        retained = {name: v for name, v in figures.items() if v is not None or name not in optional}
         return {**retained, **ends, **custom}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Figure of some rows, and the influence of each row on it, ``[rows]``."""
+    """Figure of some rows.
+
+    Attributes:
+        influence: Influence of each row on the figure, ``[rows]``.
+        parts: Part of each row, ``[rows]``, in what each class contributes to the figure, less what no knowledge
+            would; None if it is a mean over all rows.
+    """
 
     value: float
     influence: Array
+    parts: Array | None = None
 
-    @property
-    def error(self) -> float:
-        """Standard error; 0 for a single row, where it is unknown."""
-        rows = len(self.influence)
-        return math.sqrt(float(np.square(self.influence).sum()) * rows / (rows - 1)) if rows > 1 else 0.0
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows by how much they tell.
+
+    Attributes:
+        weights: Weights of the rows, ``[rows]``; None if all are 1.
+        classes: Number of each row's class, ``[rows]``; None in a regression.
+        copies: Equal numbers for rows that are copies of each other, ``[rows]``; None if there are no copies.
+    """
+
+    weights: Array | None = None
+    classes: Array | None = None
+    copies: Array | None = None
+
+    def where(self, chosen: Array) -> Sample:
+        """Returns the sample of some of the rows."""
+        return Sample(*(None if column is None else column[chosen] for column in vars(self).values()))
+
+    def sums(self, values: Array) -> Array:
+        """Returns the sums of values ``[rows]`` over the copies of each row."""
+        return values if self.copies is None else np.bincount(np.unique(self.copies, return_inverse=True)[1], values)
+
+    def effective_rows(self, rows: Array) -> float:
+        """Returns how many rows of equal weight would tell as much (L. Kish, "Survey Sampling", 1965)."""
+        w = self.sums(even_weights(self.weights, len(rows)) * rows)
+        return float(w.sum() ** 2 / np.square(w).sum())
+
+    def effective_classes(self, rows: int) -> Array:
+        """Returns the effective rows of each class that has rows; in a regression, of all rows together."""
+        classes = np.zeros(rows, np.int64) if self.classes is None else self.classes
+        return np.array([self.effective_rows(classes == number) for number in np.unique(classes)])
+
+    def half_width(self, estimate: Estimate) -> float:
+        """Returns half of the width of a figure's 95% interval; infinite for one row.
+
+        The variance is the sum over classes, each with the degrees of freedom of its effective rows
+        (F. E. Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics Bulletin 2,
+        1946). If the ``parts`` are known, each class has one more row, which contributes nothing: a few rows that
+        happen to agree are no evidence.
+        """
+        influence, rows = estimate.influence, len(estimate.influence)
+        classes = np.zeros(rows, np.int64) if self.classes is None else self.classes
+        numbers = np.unique(classes)
+        sizes = self.effective_classes(rows)
+        variances = np.array([np.square(self.sums(influence * (classes == number))).sum() for number in numbers])
+        if estimate.parts is not None:
+            parts = np.array([estimate.parts[classes == number].sum() for number in numbers])
+            return _half_width(variances + np.square(parts / sizes), sizes)
+        everything = self.effective_rows(np.ones(rows, bool))
+        return _half_width(variances * (everything / (everything - 1)), sizes) if everything > 1 else math.inf
+
+
+def _half_width(variances: Array, freedom: Array) -> float:
+    from scipy.special import stdtrit
+
+    total = float(variances.sum())
+    if total == 0:
+        return 0.0
+    return float(stdtrit(total**2 / (np.square(variances) / freedom).sum(), 0.975)) * math.sqrt(total)
 
 
 def even_weights(weights: Array | None, rows: int) -> Array:
@@ -106,12 +173,6 @@ def area_interval(area: float, positives: float, others: float) -> tuple[float, 
     return float(inside.min()), float(inside.max())
 
 
-def effective_rows(weights: Array | None, rows: Array) -> float:
-    """Returns how many of the chosen rows of equal weight would tell as much (L. Kish, "Survey Sampling", 1965)."""
-    w = even_weights(weights, len(rows))[rows]
-    return float(w.sum() ** 2 / np.square(w).sum())
-
-
 def estimate(values: Array, weights: Array | None) -> Estimate:
     """Returns the weighted mean of values ``[rows]``, with the influence of each."""
     w = even_weights(weights, len(values))
@@ -120,28 +181,45 @@ def estimate(values: Array, weights: Array | None) -> Estimate:
 
 
 def values_and_intervals(
-    estimates: Mapping[str, Estimate | None], bounds: Mapping[str, tuple[float, float]], weights: Array | None
+    estimates: Mapping[str, Estimate | None], bounds: Mapping[str, tuple[float, float]], sample: Sample
 ) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
-    """Returns the defined figures, and their 95% intervals within ``bounds``: Wilson's for the accuracy."""
+    """Returns the defined figures, and their 95% intervals within ``bounds``: Wilson's for the accuracy.
+
+    An interval that would be infinite, that of a loss of a single row, is left out.
+    """
     values: dict[str, Any] = {}
     intervals: dict[str, tuple[float, float]] = {}
     for name, each in estimates.items():
         if each is not None:
             values[name] = each.value
-            intervals[name] = interval(each.value, each.error, *bounds[name])
             if name == "accuracy":
-                everything = np.ones(len(each.influence), bool)
-                intervals[name] = wilson(each.value, effective_rows(weights, everything))
+                intervals[name] = wilson(each.value, sample.effective_rows(np.ones(len(each.influence), bool)))
+                continue
+            half, (low, high) = sample.half_width(each), bounds[name]
+            ends = max(low, each.value - half), min(high, each.value + half)
+            if math.isfinite(ends[0]) and math.isfinite(ends[1]):
+                intervals[name] = ends
     return values, intervals
 
 
-def paired_difference(metric: str, candidate: Estimate, champion: Estimate, sign: float) -> Difference:
+def paired_difference(metric: str, candidate: Estimate, champion: Estimate, sign: float, sample: Sample) -> Difference:
     """Computes a candidate's gain over a champion on the same rows, by the influences of each row (the delta method).
 
     ``sign`` is 1 if a higher figure is better, else -1.
     """
-    gain = Estimate(candidate.value - champion.value, candidate.influence - champion.influence)
-    return Difference(metric, sign * gain.value, *interval(sign * gain.value, gain.error))
+    gain, influence = candidate.value - champion.value, candidate.influence - champion.influence
+    if candidate.parts is None or champion.parts is None:
+        w = even_weights(sample.weights, len(influence))
+        parts = influence + gain * w / w.sum()
+    else:
+        parts = candidate.parts - champion.parts
+    return _difference(metric, sign * gain, sample.half_width(Estimate(gain, influence, parts)))
+
+
+def _difference(metric: str, gain: float, half: float) -> Difference:
+    """Returns a gain and its 95% interval, within the difference that two figures can have."""
+    low, high = RANGES.get(metric, (-math.inf, math.inf))
+    return Difference(metric, gain, max(low - high, gain - half), min(high - low, gain + half))
 
 
 def resampled_difference(
@@ -150,8 +228,10 @@ def resampled_difference(
     labels: Array,
     candidate: Array,
     champion: Array,
-    weights: Array | None,
+    sample: Sample,
     sign: float,
+    *,
+    by_class: bool,
 ) -> Difference:
     """Computes the gain in a figure that is not a mean over rows; resampled rows give the standard error.
 
@@ -161,21 +241,40 @@ def resampled_difference(
         labels: ``[rows]``.
         candidate: The candidate's predictions.
         champion: The champion's predictions.
-        weights: Weights of the rows.
+        sample: Weights, classes and copies of the rows; copies are resampled together.
         sign: 1 if a higher figure is better, else -1.
+        by_class: Whether the figure may depend on any class as much as on all, so that the fewest rows count.
     """
     rows, random = len(labels), np.random.default_rng(0)
-    weights = even_weights(weights, rows)
+    weights = even_weights(sample.weights, rows)
 
     def gain_of(chosen: Any) -> float:
         ours, theirs = (figure(labels[chosen], p[chosen], weights[chosen]) for p in (candidate, champion))
         return sign * (ours - theirs)
 
-    gains = [gain_of(random.integers(0, rows, rows)) for _ in range(_RESAMPLES)]
+    draw = resampler(np.arange(rows) if sample.copies is None else sample.copies)
+    gains = [gain_of(draw(random)) for _ in range(_RESAMPLES)]
     defined = [gain for gain in gains if math.isfinite(gain)]
-    error = float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan
+    if len(defined) < 2:
+        return Difference(metric, math.nan, math.nan, math.nan)
     gain = gain_of(slice(None))
-    return Difference(metric, gain, *interval(gain, error))
+    size = sample.effective_classes(rows).min() if by_class else sample.effective_rows(np.ones(rows, bool))
+    variance = np.var(defined, ddof=1) + (gain / size) ** 2
+    return _difference(metric, gain, _half_width(np.array([variance]), np.array([size])))
+
+
+def resampler(groups: Array) -> Callable[[np.random.Generator], Array]:
+    """Returns a function that draws groups of rows with replacement, and returns the numbers of their rows."""
+    order = np.argsort(groups, kind="stable")
+    starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)[1:]
+
+    def draw(random: np.random.Generator) -> Array:
+        drawn = random.integers(0, len(starts), len(starts))
+        offsets = np.cumsum(sizes[drawn]) - sizes[drawn]
+        rows: Array = order[np.repeat(starts[drawn] - offsets, sizes[drawn]) + np.arange(sizes[drawn].sum())]
+        return rows
+
+    return draw
 
 
 def calibration(predicted: Array, observed: Array, weights: Array | None) -> tuple[Mapping[str, float], ...]:
@@ -197,7 +296,7 @@ def calibration(predicted: Array, observed: Array, weights: Array | None) -> tup
 def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Estimate:
     """Computes the exact area under the ROC curve.
 
-    Its error is DeLong's (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing the areas under two or more
+    Influences are DeLong's (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing the areas under two or more
     correlated receiver operating characteristic curves", Biometrics 44, 1988). The structural components are computed
     in n log n (X. Sun, W. Xu, IEEE Signal Processing Letters 21, 2014).
 
@@ -209,15 +308,15 @@ def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Est
     w, order = even_weights(weights, len(scores)), np.argsort(scores)
     ranked = scores[order]
     tie = np.concatenate([[0], np.cumsum(ranked[1:] != ranked[:-1])])
-    influence, auc = np.zeros(len(scores)), 0.0
+    influence, parts, auc = np.zeros(len(scores)), np.zeros(len(scores)), 0.0
     for side, others, above in ((positive, ~positive, False), (~positive, positive, True)):
         tied = np.bincount(tie, (w * others)[order])
         below = np.cumsum(tied) - tied / 2
-        total, rows = w[others].sum(), int(side.sum())
+        total = w[others].sum()
         # Share of the others that each row of this side outranks or, for a negative row, that outrank it.
         share = np.empty(len(scores))
         share[order] = ((total - below) if above else below)[tie] / total
         weight = w[side] / w[side].sum()
         auc = min(1.0, float(np.sum(weight * share[side])))  # a sum of weights may be rounded above 1
-        influence[side] = weight * (share[side] - auc) * math.sqrt(rows / (rows - 1) if rows > 1 else 0.0)
-    return Estimate(auc, influence * math.sqrt((len(scores) - 1) / len(scores)))
+        influence[side], parts[side] = weight * (share[side] - auc), weight * (share[side] - 0.5)
+    return Estimate(auc, influence, parts)

@@ -12,8 +12,10 @@ from airflow_hops.ml.metrics.metrics import (
     Array,
     Estimate,
     Metrics,
+    Sample,
     calibration,
     estimate,
+    paired_difference,
     total_weight,
     values_and_intervals,
 )
@@ -46,7 +48,12 @@ class RegressionMetrics(Metrics):
 
 
 def regression_metrics(
-    labels: Array, predictions: Array, weights: Array | None = None, *, detailed: bool = True
+    labels: Array,
+    predictions: Array,
+    weights: Array | None = None,
+    *,
+    copies: Array | None = None,
+    detailed: bool = True,
 ) -> RegressionMetrics:
     """Computes the figures of a model.
 
@@ -54,14 +61,21 @@ def regression_metrics(
         labels: ``[rows]``.
         predictions: ``[rows]``.
         weights: Weights of the rows.
-        detailed: Whether to include the calibration: observed against predicted, by decile.
+        copies: Equal numbers for rows that are copies of each other; None if there are none.
+        detailed: Whether to include the gain over a constant, and the calibration: observed against predicted, by
+            decile.
     """
     rows = len(labels)
     if not rows:
         return RegressionMetrics(rows=0, reason="no rows")
-    predictions = predictions.astype(np.float64)
+    predictions, sample = predictions.astype(np.float64), Sample(weights, copies=copies)
     estimates = {name: regression_estimate(name, labels, predictions, weights) for name in _BOUNDS}
-    values, intervals = values_and_intervals(estimates, _BOUNDS, weights)
+    values, intervals = values_and_intervals(estimates, _BOUNDS, sample)
+    over_constant = None
+    if detailed and "r2" in values:
+        squares = [np.square(labels - each) for each in (predictions, np.average(labels, weights=weights))]
+        scale = np.average(squares[1], weights=weights)
+        over_constant = paired_difference("r2", *(estimate(each / scale, weights) for each in squares), -1.0, sample)
     quantiles = weighted_quantiles(labels - predictions, RESIDUAL_QUANTILES, weights)
     return RegressionMetrics(
         rows=rows,
@@ -72,6 +86,7 @@ def regression_metrics(
         mean_label=float(np.average(labels, weights=weights)),
         residual_quantiles={str(percent): v for percent, v in zip(RESIDUAL_QUANTILES, quantiles, strict=True)},
         intervals=intervals,
+        over_constant=over_constant,
         calibration=calibration(predictions, labels, weights) if detailed else (),
         reason=None if "r2" in values else f"all {rows} labels are {labels[0]:g}; R² needs labels that differ",
     )

@@ -25,6 +25,10 @@ BATCH_BLOBS = 256
 """Rows of a batch if rows hold bytes, such as an encoded image, which becomes a thousand times as large."""
 
 MISSING = "(missing)"
+_DETERMINED = 0.99
+"""Share of distinct rows from which on their inputs are taken to determine the label."""
+_FEWEST = 10
+"""Fewest distinct rows of which others are taken for copies."""
 
 
 class ScoredModel:
@@ -129,6 +133,7 @@ class ScoredRows:
         weights: Weights of the rows, ``[rows]``, or None.
         unscored: Why an optional model has no predictions, by model.
         compared: Whether the champion knows a row's class, ``[rows]``; None if it knows all.
+        copies: Equal numbers for rows that are copies of each other, ``[rows]``; None if there are no copies.
     """
 
     labels: np.ndarray
@@ -137,6 +142,7 @@ class ScoredRows:
     weights: np.ndarray | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
     compared: np.ndarray | None = None
+    copies: np.ndarray | None = None
 
 
 def score(
@@ -171,6 +177,7 @@ def score(
     facts: dict[str, list[Any]] = {name: [] for name in known}
     sliced: dict[str, list[Any]] = {name: [] for name in slices}
     predictions: dict[str, list[Any]] = {name: [] for name in models}
+    inputs: list[Any] = []
     where = f"split {split!r}" if split else "the examples"
     unscored: dict[str, str] = {}
 
@@ -193,10 +200,13 @@ def score(
         for batch in scan.batches(path, wanted, rows=batch_rows(scan.schema(path), wanted)):
             for name, values in dense_arrays(batch, known, str(path)).items():
                 facts[name].append(values)
+            of_batch: dict[str, Any] = {}
             for name, model in able.items():
                 if name not in unscored:
                     with scoring(name):
-                        predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
+                        of_batch |= (arrays := dense_arrays(batch, model.inputs, str(path)))
+                        predictions[name].append(model.predict(arrays))
+            inputs.append(row_hashes(of_batch, batch.num_rows))
             for name in slices:
                 column = batch.column(batch.schema.get_field_index(name))
                 try:
@@ -223,7 +233,36 @@ def score(
                 )
     by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
     finite = {name: p for name, p in scored.items() if name not in unscored}
-    return ScoredRows(joined[label], finite, by, weights, unscored)
+    copies = _copies(np.concatenate(inputs), joined[label]) if inputs else None
+    return ScoredRows(joined[label], finite, by, weights, unscored, copies=copies)
+
+
+def row_hashes(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+    """Returns a number for each row that depends on its values, uint64 ``[rows]``; valid in this process alone."""
+    hashes = np.zeros(rows, np.uint64)
+    for name in sorted(columns):
+        for column in columns[name].reshape(rows, -1).T:
+            if column.dtype == object:
+                values = np.array([hash(value) for value in column.tolist()], np.int64)
+            elif np.issubdtype(column.dtype, np.floating):
+                values = column.astype(np.float64) + 0.0  # -0.0 is 0.0
+            else:
+                values = column.astype(np.int64)
+            hashes = (hashes ^ values.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            hashes ^= hashes >> np.uint64(29)
+    return hashes
+
+
+def _copies(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+    """Numbers rows of equal inputs and labels, which are copies if equal inputs always come with equal labels.
+
+    Otherwise rows are equal by chance, as those of a few categories are, which may determine the label, too.
+    """
+    pairs = row_hashes({"inputs": inputs.astype(np.int64), "label": labels}, len(labels))
+    distinct, numbers = np.unique(pairs, return_inverse=True)
+    if not _FEWEST <= len(distinct) < len(labels) or len(np.unique(inputs)) < _DETERMINED * len(distinct):
+        return None
+    return numbers.reshape(-1)
 
 
 def _check_slices(path: Path, slices: Sequence[str]) -> None:

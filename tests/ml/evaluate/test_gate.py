@@ -96,7 +96,7 @@ def test_decision_follows_from_the_figures() -> None:
         asked = random.choice(sorted(expected), random.integers(0, 3), replace=False)
         minimum = {str(name): float(np.clip(expected[name] * random.choice([0.7, 1.3]), -9, 0.999)) for name in asked}
         margin, better = random.choice([0.0, 0.05, 5.0]), random.choice([None, 0.0, 0.01])
-        rule = BlessingRule.of(problem, {}, None, minimum, margin, better)
+        rule = BlessingRule.of(problem, {}, None, minimum, margin, better, better_than_constant=False)
         judge = Judge(problem, rule.metric)
         gain = judge.gain(labels, mine, theirs, None)
         assert gain is not None

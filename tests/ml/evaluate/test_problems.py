@@ -27,7 +27,7 @@ from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.metrics.leakage import TELLS, score_alone
-from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
+from airflow_hops.ml.metrics.metrics import Sample, calibration, resampled_difference, wilson
 from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ScoredModel
 
@@ -144,7 +144,7 @@ def test_bootstrap_intervals_match_analytic_ones() -> None:
     drawn = resampled_difference(
         "mae",
         lambda y, p, w: float(np.average(np.abs(y - p), weights=w)),
-        NUMBERS, GUESSES, other, WEIGHTS, -1.0,
+        NUMBERS, GUESSES, other, Sample(WEIGHTS), -1.0, by_class=False,
     )  # fmt: skip
     assert computed is not None and drawn.difference == pytest.approx(computed.difference)
     assert drawn.high - drawn.low == pytest.approx(computed.high - computed.low, rel=0.2)
