@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc
+from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc, serve
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
 
@@ -30,7 +30,8 @@ from airflow_hops.serving.request_memory import RequestMemory, Reservation, pars
 # → received → answered → done. A call in the pool has two open events, its close by the client and the end of its
 # answer; it is done after both (`_open`). A call whose message comes too late is answered by the timing thread, and its
 # missing message is its second event.
-# No callback may block or raise: gRPC's thread serves all connections.
+# No callback may block or raise: gRPC's thread serves all connections. If the answer to a quick request blocks, the
+# timing thread starts another thread for gRPC's events, and the blocked one ends with its answer.
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ Answering = Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
 
 _FLAGS = 0
 # grpcio 1.85 reports the missing deadline of a call as 2^63 ns, which neither its client nor Python's locks can wait.
+_STUCK_S = 1.0
 _LONGEST_S = 10 * 365 * 86_400.0
 # A tag's return value for gRPC's thread: the call that has ended, if any, and functions to call then.
 _GOES_ON: tuple[None, tuple[()]] = (None, ())
@@ -73,6 +75,9 @@ class UnaryCalls:
         max_in_flight: Number of requests beyond which new ones are refused; 0 means no limit.
         memory: Accounts for the memory of requests, except the quick ones.
         receive_s: Time limit for the arrival of a call's message.
+
+    Attributes:
+        stuck: Number of threads that had served gRPC, and are still answering one request; none is quick until then.
     """
 
     def __init__(
@@ -92,6 +97,8 @@ class UnaryCalls:
         self._lock = threading.Lock()
         self._receive_s = receive_s
         self._receiving: dict[_Call, float] = {}
+        self._here_since_s = math.inf
+        self.stuck = 0
         self._methods: list[UnaryMethod] = []
 
     def add(self, method: UnaryMethod) -> None:
@@ -102,8 +109,7 @@ class UnaryCalls:
     def start(self) -> None:
         """Starts the server and accepts calls."""
         self._server.start()
-        if self._receive_s < math.inf:
-            threading.Thread(target=self._watch_receiving, name="grpc-receive", daemon=True).start()
+        threading.Thread(target=self._watch, name="grpc-watch", daemon=True).start()
         for method in self._methods:
             self.accept(method)
 
@@ -145,10 +151,32 @@ class UnaryCalls:
         with self._lock:
             return self._receiving.pop(call, None) is not None
 
-    def _watch_receiving(self) -> None:
+    def answer_here(self, answer: Callable[[], None]) -> None:
+        """Answers a quick request in gRPC's thread; ends the thread if another one has taken its place meanwhile."""
+        self._here_since_s = since_s = time.monotonic()
+        answer()
+        with self._lock:
+            if self._here_since_s == since_s:
+                self._here_since_s = math.inf
+                return
+            self.stuck -= 1
+        raise SystemExit  # of this thread
+
+    def _watch(self) -> None:
         while True:
-            time.sleep(min(1.0, self._receive_s / 2))
+            time.sleep(min(_STUCK_S / 2, self._receive_s / 2))
             self._end_late_calls()  # a function of its own, whose variables keep no call while this one sleeps
+            self._replace_stuck_thread()
+
+    def _replace_stuck_thread(self) -> None:
+        """Starts another thread for gRPC's events if a request that was quick so far takes long."""
+        with self._lock:
+            if time.monotonic() - self._here_since_s < _STUCK_S:
+                return
+            self._here_since_s = math.inf
+            self.stuck += 1
+        log.warning("a request takes more than %g s, though others like it were quick; it delays no others", _STUCK_S)
+        threading.Thread(target=serve, args=(self._server._state,), name="grpc", daemon=True).start()
 
     def _end_late_calls(self) -> None:
         begun_by_s = time.monotonic() - self._receive_s
@@ -205,8 +233,8 @@ class _Call:
                 self._refuse(grpc.StatusCode.UNIMPLEMENTED, details)
                 return _GOES_ON
             request = self._method.read(message)
-            if self._method.is_quick(request):
-                self._answer(request)
+            if not self._calls.stuck and self._method.is_quick(request):
+                self._calls.answer_here(lambda: self._answer(request))
             else:
                 reservation = self._calls.memory.reserve(len(message))
                 # Tells whether the client gives up before a thread is free.

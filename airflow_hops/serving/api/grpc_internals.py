@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from operator import attrgetter
 
-__all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "check_server", "cygrpc"]
+__all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "check_server", "cygrpc", "serve"]
 
 KNOWN = "1.85"
 """The grpcio version with which these parts were last tested."""
@@ -54,6 +54,7 @@ def check_server(server: object) -> None:
 try:
     from grpc._common import STATUS_CODE_TO_CYGRPC_STATUS_CODE as STATUS_NUMBERS
     from grpc._cython import cygrpc
+    from grpc._server import _serve as serve
     from grpc._server import _ServerStage
 
     STARTED = _ServerStage.STARTED

@@ -34,7 +34,7 @@ _MAX_CALLABLES = 64
 _LONG_S = 0.1
 # Later deadlines are ignored.
 _LONGEST_S = 3600.0
-_LOOPS = frozenset({"Enter", "StatelessWhile", "While"})
+_LOOPS = frozenset({"Enter", "For", "IteratorGetNext", "ReduceDataset", "StatelessWhile", "While"})
 
 
 class SavedModelServable(LocalServable):

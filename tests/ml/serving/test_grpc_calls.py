@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod, _Call
@@ -31,7 +32,7 @@ class Echo:
         calls = UnaryCalls(self.server, 1, MOST, RequestMemory(100_000), receive_s)
         self.running, self.may_end = threading.Semaphore(0), threading.Event()
         self.answered: list[bytes] = []
-        functions = {"read": lambda message: message, "is_quick": lambda message: message == b"quick"}
+        functions = {"read": lambda message: message, "is_quick": lambda message: message in (b"quick", b"stuck")}
         calls.add(UnaryMethod(PATH, answer=self._answer, check=lambda metadata: None, **functions))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         calls.start()
@@ -40,7 +41,7 @@ class Echo:
 
     def _answer(self, message: bytes, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         self.answered.append(message)
-        if message == b"wait":
+        if message in (b"wait", b"stuck"):
             self.running.release()
             self.may_end.wait()
         if message == b"fail":
@@ -105,6 +106,33 @@ def test_cancelled_call_is_not_run(echo: Echo) -> None:
     assert runs.result() == b"wait"
     assert echo.server.stop(10).wait(10)
     assert set(echo.answered) <= {b"wait", b"quick"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit
+def test_quick_request_that_takes_long_delays_no_other(echo: Echo) -> None:
+    threads = threading.active_count()
+    stuck = echo.ask.future(b"stuck")
+    echo.running.acquire()
+    assert echo.ask.future(b"quick", timeout=30).result() == b"quick"
+    again = echo.ask.future(b"stuck")  # none counts as quick meanwhile
+    echo.running.acquire()
+    assert echo.ask.future(b"quick", timeout=0.3).code() is grpc.StatusCode.DEADLINE_EXCEEDED  # the pool is full
+    echo.may_end.set()
+    assert [stuck.result(), again.result()] == [b"stuck", b"stuck"]
+    wait_for(lambda: threading.active_count() <= threads + 1, "the thread that was stuck has ended")
+    assert [echo.ask(b"quick", timeout=30) for _ in range(10)] == [b"quick"] * 10
+    assert echo.server.stop(10).wait(10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit
+def test_server_with_a_stuck_request_stops(echo: Echo) -> None:
+    for _ in range(2):
+        echo.ask.future(b"stuck")
+        echo.running.acquire()
+    stopped = echo.server.stop(0.1)
+    assert not stopped.wait(0.5)
+    echo.may_end.set()
+    assert stopped.wait(10)
 
 
 def test_drain_answers_received_calls_and_closes_the_rest(echo: Echo) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,11 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.serving_api.wire import has_onnx_loops
 
 onnxruntime.disable_telemetry_events()
 
 _FATAL = 4
-# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length in any form, name.
-_LOOPS = re.compile(rb'"(?:\x04|\x84\x80*\x00)(?:Loop|Scan)')
 # Key of the path of a tensor that is in another file, which onnxruntime would read, relative to the current folder.
 _EXTERNAL = b"location"
 _ERRORS = (
@@ -44,8 +42,8 @@ class GraphModel:
     """
 
     def __init__(self, payload: bytes, width: int) -> None:
-        if _LOOPS.search(payload):
-            raise BadInput("the graph has a Loop or a Scan; expected trees or dense layers")
+        if has_onnx_loops(payload):
+            raise BadInput("the graph has a Loop or a Scan, or cannot be read; expected trees or dense layers")
         if _EXTERNAL in payload:
             raise BadInput("the graph names a 'location', as if its data were in another file; expected all data in it")
         options = onnxruntime.SessionOptions()

@@ -19,6 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as states
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
+from airflow_hops.core.serving_api.wire import has_onnx_loops
 from airflow_hops.serving.errors import ServingError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
@@ -32,10 +33,6 @@ onnxruntime.disable_telemetry_events()
 MODEL_FILE = "model.onnx"
 
 _FATAL = 4
-# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length, name.
-_LOOPS = (b'"\x04Loop', b'"\x04Scan')
-# If a run takes longer than this, the deadline can end the next run.
-_LONG_S = 0.1
 _NUMBERS = "fiub"
 _LOAD_ERRORS = (
     states.Fail,
@@ -52,7 +49,7 @@ class OnnxServable(DescribedServable):
     If the folder has a ``signature.json``, that file defines the inputs of requests, and the outputs are those of its
     problem; a ``transform_graph/`` may come before the model. Otherwise inputs and outputs are those of the ONNX graph.
 
-    Deadlines end only the runs of graphs with loops and of models whose last run was long.
+    Deadlines end runs, between two operators.
 
     Raises:
         ServingError: ``INVALID_ARGUMENT`` if the file is not an ONNX model or contradicts the signature file;
@@ -87,9 +84,8 @@ class OnnxServable(DescribedServable):
             raise invalid_argument(f"{path}: {error}") from error
         self._is_described = (folder / SIGNATURE_FILE).is_file()
         super().__init__(model, version, folder, options, signature, definitions)
-        self._has_loops = _has_loops(path)
-        self._was_long = False
-        self.computes_here = self.computes_here and not self._has_loops
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            self.computes_here = self.computes_here and not has_onnx_loops(content)
 
     def _free(self) -> None:
         super()._free()
@@ -120,21 +116,18 @@ class OnnxServable(DescribedServable):
             raise invalid_argument(str(error)) from error
 
     def _run_graph(self, names: Sequence[object], values: Mapping[str, object], deadline_s: float) -> list[Any]:
-        started_s = time.monotonic()
         try:
-            if deadline_s < math.inf and (self._has_loops or self._was_long):
-                with _ended_at(deadline_s) as run_options:
-                    result: list[Any] = self._session.run(names, values, run_options)
+            if deadline_s == math.inf:
+                result: list[Any] = self._session.run(names, values)
             else:
-                result = self._session.run(names, values)
+                with _DEADLINES.ended_at(deadline_s) as run_options:
+                    result = self._session.run(names, values, run_options)
             return result
         except (states.InvalidArgument, states.Fail, states.RuntimeException, states.NotImplemented) as error:
             check_deadline(deadline_s)
             if "terminate flag" in str(error):
                 raise deadline_exceeded() from None
             raise invalid_argument(f"onnxruntime: {_plain(error)}") from error
-        finally:
-            self._was_long = time.monotonic() - started_s > _LONG_S
 
 
 def graph_inputs(folder: Path) -> EstimatorInputs:
@@ -204,24 +197,47 @@ def _plain(error: Exception) -> str:
     return rest if bracket and place.startswith("/") else message
 
 
-def _has_loops(path: Path) -> bool:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(content.find(loop) >= 0 for loop in _LOOPS)
+class _Deadlines:
+    """Ends runs at their deadlines; one thread does it for all runs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: dict[int, tuple[float, Any]] = {}
+        self._next_s = -math.inf  # without a thread
+        self._thread = threading.Thread(target=self._watch, name="onnx-deadlines", daemon=True)
+
+    @contextmanager
+    def ended_at(self, deadline_s: float) -> Iterator[object]:
+        """Yields options for a run that ends at the deadline."""
+        run_options = onnxruntime.RunOptions()
+        run_options.log_severity_level = _FATAL
+        with self._changed:
+            self._running[id(run_options)] = (deadline_s, run_options)
+            if self._next_s == -math.inf:
+                self._next_s = deadline_s
+                self._thread.start()
+            elif deadline_s < self._next_s:
+                self._changed.notify()
+        try:
+            yield run_options
+        finally:
+            with self._changed:
+                del self._running[id(run_options)]
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                self._next_s = math.inf
+                for deadline_s, run_options in self._running.values():
+                    if deadline_s <= now_s:
+                        run_options.terminate = True
+                    else:
+                        self._next_s = min(self._next_s, deadline_s)
+                self._changed.wait(min(self._next_s - now_s, threading.TIMEOUT_MAX))
 
 
-@contextmanager
-def _ended_at(deadline_s: float) -> Iterator[object]:
-    """Yields options for a run that ends at the deadline."""
-    run_options = onnxruntime.RunOptions()
-    run_options.log_severity_level = _FATAL
-    left_s = min(max(0.0, deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
-    timer = threading.Timer(left_s, setattr, (run_options, "terminate", True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield run_options
-    finally:
-        timer.cancel()
+_DEADLINES = _Deadlines()
 
 
 def _type_of(node: onnxruntime.NodeArg) -> tensors.TensorType:

@@ -237,11 +237,12 @@ def _with_loop(operator: bytes) -> bytes:
     [
         (b"", "does not load"),
         (b"\x00" * 100, "does not load"),
-        (graph(np.zeros((1, 3)), "regression")[:-9], "does not load"),
+        (graph(np.zeros((1, 3)), "regression")[:-9], "cannot be read"),
         (graph(np.zeros((1, 4)), "regression"), "takes 3 columns; the encoding has 2"),
         (graph(np.zeros((1, 3)), "regression").replace(b"MatMul", b"MatMuX"), "does not load"),
         (_with_loop(b'"\x04Loop\x00\x00'), "Loop or a Scan"),
         (_with_loop(b'"\x84\x00Scan\x00'), "Loop or a Scan"),
+        (_with_loop(b"\xa2\x00\x04Loop\x00"), "Loop or a Scan"),
     ],
 )
 def test_hostile_graphs_are_refused(payload: bytes, message: str) -> None:
