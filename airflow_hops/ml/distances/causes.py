@@ -13,7 +13,7 @@ import numpy as np
 from airflow_hops.core.distances import Cause
 from airflow_hops.ml.distances.mixtures import at_points, mixture, noise, of_rows
 from airflow_hops.ml.distances.sides import Distribution, Kinds, Numbers, Vectors
-from airflow_hops.ml.distances.units import unit_change, words_of
+from airflow_hops.ml.distances.units import possible_change, unit_change, words_of
 
 FAULTS: frozenset[Cause] = frozenset(
     {"all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"}
@@ -64,8 +64,11 @@ def cause_of(
             return "constant", value
         one, other = as_numbers(reference), as_numbers(current)
         if one is not None and other is not None:
-            if (conversion := unit_change(*(unusual(one, other) or (one, other)), name, unit)) is not None:
+            rest = unusual(one, other) or (one, other)
+            if (conversion := unit_change(*rest, name, unit)) is not None:
                 return "unit_change", conversion
+            if not missing_moved:
+                return "covariate_shift", possible_change(*rest, name, unit)
         elif not of_calendar and isinstance(reference, Kinds) and isinstance(current, Kinds):
             new = _new_values(reference, current)
             if new is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -68,6 +68,8 @@ _FARNESS, _NEAR_TEN = 8.0, 0.1
 """Smallest far factor; largest half of the interval of ten, to whose neighbours values do grow."""
 _SHIFT, _SHIFT_NAMED = 0.02, 0.2
 """Largest half of the interval of the mean, relative to its move by a conversion with a shift; if the name names it."""
+_SIMILAR, _BY_GROWTH = 3.0, 0.5
+"""Largest ratio of similar factors; largest share of them that fits a conversion, for a near factor to be named."""
 _ERRORS, _OF_SPREAD = 2.6, 1.6
 """Half of an interval, in standard errors; how much wider that of the spread is, as the middle is not known, either."""
 _SHAPE, _SHAPE_P = 0.02, 0.001
@@ -133,6 +135,62 @@ def unit_change(reference: Numbers, current: Numbers, name: str = "", unit: str 
     if fitting:
         return min(fitting, key=lambda each: each[0])[1]
     return _partial_change(one, other, size, [each for each in conversions_of(name, unit) if each.is_named])
+
+
+def possible_change(reference: Numbers, current: Numbers, name: str = "", unit: str = "") -> str | None:
+    """Returns the conversion that fits a change, and how often growth would fit one; None if none fits.
+
+    Args:
+        reference: Numbers of the reference.
+        current: Current numbers, of which :func:`unit_change` is not sure that they are converted.
+        name: Name of the feature; if it tells a quantity, only conversions of that and far factors count.
+        unit: Its unit in the reference, if the schema has it.
+    """
+    size = max(float(np.abs(side.values).max()) for side in (reference, current))
+    one, other = (Numbers(side.values / (size or 1.0)) for side in (reference, current))
+    (mean, mean_error), (now, now_error) = _trimmed(one.values), _trimmed(other.values)
+    (spread, spread_error), (spread_now, spread_now_error) = (
+        _trimmed(np.sort(np.abs(side.values - middle))) for side, middle in ((one, mean), (other, now))
+    )
+    if not (spread > 0 and spread_now > 0):
+        return None
+    error = float(np.hypot(spread_error / spread, spread_now_error / spread_now))
+    factor = float(np.log(spread_now / spread))
+    if mean * now > 0 and (of_mean := float(np.hypot(mean_error / mean, now_error / now))) < error:
+        error, factor = of_mean, float(np.log(now / mean))
+    known = _known_conversions(name, unit)
+    logarithms = np.log([each.factor for each in known])
+    near = np.abs(logarithms - factor) <= _ERRORS * error
+    converted = {each: each.of(one, size) for each, is_near in zip(known, near, strict=True) if is_near}
+    fitting = [each for each, numbers in converted.items() if _holds(each, size, one, numbers, other)]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda each: _compare(converted[each], other).distance)
+    others = factor + np.linspace(-np.log(_SIMILAR), np.log(_SIMILAR), 201)
+    by_growth = float((np.abs(others[:, None] - logarithms).min(axis=1) <= _ERRORS * error).mean())
+    if by_growth > _BY_GROWTH and abs(np.log(best.factor)) < np.log(_FARNESS):
+        return None
+    return (
+        f"perhaps {best.name} (times {best.factor:.4g}), but growth is not excluded: {100 * by_growth:.0f}% of changes "
+        "by similar factors would fit a conversion as well"
+    )
+
+
+@cache
+def _known_conversions(name: str, unit: str) -> tuple[Conversion, ...]:
+    """Returns the conversions by a factor alone: far ones, and those of the named quantity, or without one, of all."""
+    found = {}
+    for each in conversions_of(name, unit):
+        if each.factor > 0 and not each.shift and (each.is_named or each.name.split(",")[0] in _FAR):
+            found[each.factor] = replace(each, width=np.inf)
+    if not any(each.is_named for each in found.values()):
+        for _, units in _UNITS.values():
+            for one, size in units.items():
+                for other, other_size in units.items():
+                    conversion = Conversion(f"{_label(one)} to {_label(other)}", size / other_size, width=np.inf)
+                    if one != other:
+                        found.setdefault(conversion.factor, conversion)
+    return tuple(found.values())
 
 
 @cache

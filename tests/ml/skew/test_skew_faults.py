@@ -16,6 +16,7 @@ from scipy import stats
 
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
+from airflow_hops.ml.distances.report import FeatureSkew
 from airflow_hops.ml.distances.sides import alike
 from airflow_hops.ml.schema import infer_schema
 from airflow_hops.ml.skew import detect_skew
@@ -306,15 +307,15 @@ def test_lists_and_numbers_of_other_forms_are_compared(old: str, new: str, verdi
 LONG = [pytest.param(rows, 1000, marks=pytest.mark.scheduled(part="campaigns")) for rows in (300, 1_500, 10_000)]
 
 
-def is_fault(column: Changed) -> bool:
-    """Returns whether the monitor calls a change a fault."""
+def judged(column: Changed) -> FeatureSkew:
+    """Returns what the monitor says of a change."""
     samples = [pa.table({column.name: values}) for values in (column.reference, column.current)]
-    judged = Judged.of(partial(alike, samples, column.name, width=None, seed=0), 0.05, 0)
-    return decide({column.name: judged}, SkewTest())[column.name].fault
+    compared = Judged.of(partial(alike, samples, column.name, width=None, seed=0), 0.05, 0)
+    return decide({column.name: compared}, SkewTest())[column.name]
 
 
 def count_faults(changes: Callable[[int, int, int], Iterator[Changed]], rows: int, count: int) -> int:
-    return sum(is_fault(column) for column in changes(3, count, rows))
+    return sum(judged(column).fault for column in changes(3, count, rows))
 
 
 @pytest.mark.parametrize(("rows", "count"), [(300, 60), (1_500, 60), *LONG])
@@ -326,6 +327,22 @@ def test_growth_is_rarely_a_fault(rows: int, count: int) -> None:
 @pytest.mark.parametrize(("rows", "count"), [(300, 60), (1_500, 60), *LONG])
 def test_most_conversions_of_units_are_faults(rows: int, count: int) -> None:
     assert count_faults(conversions, rows, count) >= 0.9 * count
+
+
+@pytest.mark.parametrize("rows", [300, 1_500])
+def test_conversions_without_a_name_are_faults_or_said_to_be_possible(rows: int) -> None:
+    """Of growth by random factors, few are said to be perhaps a conversion."""
+    named, guessed = 0, 0
+    for number in range(60):
+        random = np.random.default_rng([8, rows, number])
+        draw = _pick(random, _populations(random).values())
+        growth = float(np.exp(random.uniform(np.log(1.15), np.log(5))))
+        for factor in (_pick(random, (25.4, 10.0, 1 / 25.4, 0.1)), growth):
+            skew = judged(Changed("x", "", draw(REFERENCE_ROWS), draw(rows) * factor))
+            is_perhaps = "perhaps" in (skew.detail or "")
+            named += factor != growth and (skew.fault or is_perhaps)
+            guessed += factor == growth and is_perhaps
+    assert named >= 57 and guessed <= 12
 
 
 @pytest.mark.parametrize(
