@@ -506,7 +506,7 @@ def test_times_without_a_zone_are_reported_as_utc(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.INFO):
         assert str(ingested(source, tmp_path / "t")["at"][0].as_py()) == "2013-01-01 05:00:00+00:00"
     assert [message for message in caplog.messages if "UTC" in message] == [
-        f"{source.uri}, row 2, column 'seen': '2013-01-01 05:00:00' has no zone, as other times have, and is read as "
-        "UTC",
         f"{source.uri}: times without a zone are read as UTC: 'at'",
+        f"{source.uri}, row 2, column 'seen': '2013-01-01 05:00:00' has no zone, as other times have, and is read as "
+        "UTC; 1 of 2 values are times without a zone",
     ]

@@ -62,12 +62,15 @@ class SnapshotProperties(Properties):
         columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
         plans: Rows that were read, by table, as returned by the planners of sources, such as the offsets of a topic or
             the version of a table; None if all sources are files.
+        warnings: What a person should know of the values: numbers that stay text, blanks, times without a zone; None if
+            there is nothing.
     """
 
     window: Window | None = None
     tables: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, str]] | None = omit_if_none()
     plans: Mapping[str, Any] | None = omit_if_none()
+    warnings: tuple[str, ...] | None = omit_if_none()
 
 
 @dataclass(frozen=True)

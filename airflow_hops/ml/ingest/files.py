@@ -80,10 +80,20 @@ def _ingest(
         summaries = _copy(table, plan, types, parts, window, folder, pool, progress)
         if misfit := next((summary.misfit for summary in summaries if summary.misfit), None):
             raise HopsError(f"{misfit}, after all rows were read for their types; the files may have changed: retry")
-    if plain := [name for name, type_ in types.items() if pa.types.is_timestamp(type_) and type_.tz is None]:
-        log.info("%s: times without a zone are read as UTC: %s", plan.source.uri, ", ".join(map(repr, plain)))
     counts = WindowCounts()
     counts.add(summaries)
+    if mixed := counts.notices.with_several_units():
+        if given := [name for name in mixed if name in plan.source.schema]:
+            raise BadInput(
+                f"{plan.source.uri}: column {given[0]!r} has numbers of several units; give it the type 'string' in "
+                "the source's 'schema', and convert it in prepare()"
+            )
+        # As if they were in one block.
+        types |= dict.fromkeys(mixed, pa.string())
+        summaries, counts = _copy(table, plan, types, parts, window, folder, pool, progress), WindowCounts()
+        counts.add(summaries)
+    if plain := [name for name, type_ in types.items() if pa.types.is_timestamp(type_) and type_.tz is None]:
+        log.info("%s: times without a zone are read as UTC: %s", plan.source.uri, ", ".join(map(repr, plain)))
     return counts, uploaded_files(summaries)
 
 

@@ -26,6 +26,7 @@ from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.readers.notices import Notices
 from airflow_hops.ml.readers.parquet import row_groups
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, stored
@@ -162,7 +163,7 @@ def describe_file(plan: ReadingPlan, file: SourceFile) -> str:
     with summary.recording_errors(""):
         try:
             with _seeing(file.name):
-                raw = identify(plan.fs, file, plan.source)
+                raw = replace(identify(plan.fs, file, plan.source), notices=Notices())
                 types = (infer_types if plan.all_rows else first_types)(raw)
                 summary.format, summary.compression = raw.format, raw.compression
                 summary.schema = pa.schema(list(types.items())).serialize().to_pybytes().hex()
@@ -220,7 +221,7 @@ def _select(
     for file in files:
         rows_before = file.first_row
         with _seeing(file.name):
-            for batch, position in read(replace(file, fs=plan.fs), plan.types):
+            for batch, position in read(replace(file, fs=plan.fs, notices=counts.notices), plan.types):
                 table = pa.Table.from_batches([batch])
                 yield counts.select(table, file, plan.window, rows_before).select(plan.schema.names)
                 rows_before += batch.num_rows

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import pkgutil
 import re
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,6 +22,8 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 Progress = Callable[[float, str], None]
 """Called with the finished share and a message."""
 
+
+log = logging.getLogger(__name__)
 
 _TABLE = re.compile(r"[^./\\*?\[\]{}\x00-\x1f][^/\\*?\[\]{}\x00-\x1f]*")
 _MOST_BYTES = 200
@@ -61,8 +66,11 @@ def ingest_table(
     pool: Pool = IN_PROCESS,
     progress: Progress = lambda share, text: None,
     plan: object = None,
+    warn: Callable[[str], None] = log.warning,
 ) -> tuple[RowCounts, list[FileEntry]]:
     """Reads the rows of one table in a window into Parquet files; arguments as those of :class:`Reader`.
+
+    ``warn`` is called with what a person should know of the values.
 
     Raises:
         BadInput: as the reader, or the table's name cannot be that of a folder, or no rows lie in the window of a
@@ -76,7 +84,9 @@ def ingest_table(
             f"and line breaks, no dot at its beginning, and at most {_MOST_BYTES} bytes"
         )
     read: Reader = pkgutil.resolve_name(source.reader)
-    counts, files = read(table, source, plan, window, folder, pool, progress)
+    counts, files = _read_by(source, partial(read, table, source, plan, window, folder, pool, progress))
+    for sentence in counts.notices.sentences(source):
+        warn(sentence)
     if not counts.rows_out and source.may_be_empty:
         if not folder.has_files(table, files):  # whose columns the reader does not know
             files = [*files, *folder.write_empty(table, pa.schema([]))]
@@ -89,3 +99,15 @@ def ingest_table(
             f"from {counts.earliest or 'nothing'} to {counts.latest or 'nothing'}"
         )
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
+
+
+def _read_by(source: RowSource, read: Callable[[], tuple[WindowCounts, list[FileEntry]]]) -> Any:
+    """Calls a source's reader; what it raises for its rows is not retried."""
+    try:
+        return read()
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInput(
+            f"source {source.uri!r}: its reader {source.reader!r} raised {type(error).__name__}: {error} "
+            f"({frame.filename}, line {frame.lineno}); correct the reader, or the rows that it reads"
+        ) from error

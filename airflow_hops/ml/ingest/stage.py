@@ -41,20 +41,26 @@ def run(
     tables = context.sources({table: row_source(table, value) for table, value in sources.items()})
     plans = plans or {}
     with step_pool(context, "local[*]") as pool, context.output() as writer:
-        rows, columns = {}, {}
+        rows, columns, warnings = {}, {}, list[str]()
         for number, (table, source) in enumerate(tables.items()):
 
             def progress(share: float, text: str, number: int = number, table: str = table) -> None:
                 context.progress((number + share) / len(tables), f"{table}: {text}")
 
             folder = pool.folder(context, writer)
-            counts, files = ingest_table(table, source, window, folder, pool, progress, plans.get(table))
+            counts, files = ingest_table(
+                table, source, window, folder, pool, progress, plans.get(table), warnings.append
+            )
             rows[table], columns[table] = counts, folder.columns(table, files)
             writer.add(files)
             reasons = "".join(f", {count} {reason}" for reason, count in counts.rejected.items())
             log.info("%s: %d rows in, %d out%s", table, counts.rows_in, counts.rows_out, reasons)
+        for warning in warnings:
+            log.warning("%s", warning)
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
-            properties=SnapshotProperties(window.bounds, tuple(rows), columns, plans or None).to_dict(),
+            properties=SnapshotProperties(
+                window.bounds, tuple(rows), columns, plans or None, tuple(warnings) or None
+            ).to_dict(),
         )

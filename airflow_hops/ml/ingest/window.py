@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.times import window_time
+from airflow_hops.ml.readers.notices import Notices
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import as_utc
 from airflow_hops.ml.spark.pools import WorkSummary
@@ -64,6 +65,7 @@ class WindowCounts(WorkSummary):
         rejected: Rows that were left out, by reason.
         earliest: First time, ISO 8601 UTC; None if no row has one.
         latest: Last time.
+        notices: What a person should know of the values.
     """
 
     rows_in: int = 0
@@ -71,6 +73,12 @@ class WindowCounts(WorkSummary):
     rejected: dict[str, int] = field(default_factory=dict)
     earliest: str | None = None
     latest: str | None = None
+    notices: Notices = field(default_factory=Notices)
+
+    def __post_init__(self) -> None:
+        """Reads JSON."""
+        if not isinstance(self.notices, Notices):
+            self.notices = Notices.from_dict(self.notices)
 
     def add(self, others: Iterable[WindowCounts]) -> None:
         """Adds the counts of further rows."""
@@ -79,6 +87,7 @@ class WindowCounts(WorkSummary):
             for reason, rows in other.rejected.items():
                 self.reject(reason, rows)
             self._widen(other.earliest, other.latest)
+            self.notices.merge(other.notices)
 
     def reject(self, reason: str, rows: int) -> None:
         """Counts rejected rows."""
@@ -92,6 +101,7 @@ class WindowCounts(WorkSummary):
             BadInput: the time column does not hold times.
         """
         self.rows_in += table.num_rows
+        self.notices.add_texts(table, file.name, rows_before)
         if file.source.time_column is not None:
             table = self._in_window(table, file, file.source.time_column, window, rows_before)
         self.rows_out += table.num_rows

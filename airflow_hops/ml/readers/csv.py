@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.csv_quotes import (
     RowCutter,
     UncertainQuotes,
@@ -23,14 +24,18 @@ from airflow_hops.ml.readers.csv_quotes import (
     other_readings,
     quote_of,
     with_doubled_quotes,
+    with_returns,
     without_quoted,
 )
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import as_given, plain_numbers
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, without_mark
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
 from airflow_hops.ml.readers.text_types import (
+    FLOAT,
+    INTEGER,
     NOT_THE_SAME,
     TEXT,
+    TIMES,
     UTC_TIME,
     Blame,
     as_type,
@@ -63,7 +68,7 @@ def first_types(file: RawFile) -> Types:
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
     rows = parse(block, file, names_given(file), dict.fromkeys(types, TEXT), 0)
-    widen(types, rows, file, 0)
+    widen(types, rows, file, 0 if file.notices is None else None)
     _check_header(types, rows, file)
     return types
 
@@ -81,7 +86,7 @@ def infer_types(file: RawFile) -> Types:
         types = types or given_types(header_of(block, file), file)
         texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
         # first_types() has logged the columns that are text from the first block on.
-        widen(types, texts, file, rows or None)
+        widen(types, texts, file, rows or None if file.notices is None else None)
         header = list(types)
         rows += texts.num_rows
     return types
@@ -168,6 +173,13 @@ def _read_block(
             why = why or _named(why_not(numbers, kind), name, texts, rows_before)
     if misfits:
         raise TypesDoNotFit(file.name, misfits, why)
+    if file.notices is not None:
+        for name, kind in types.items():
+            texts = table.column(name).combine_chunks()
+            if kind in TIMES and name not in file.source.schema:
+                file.notices.add_times(name, texts, kind, file.name, rows_before)
+            elif file.source.units and kind in (INTEGER, FLOAT):
+                file.notices.add_units(name, texts, file.source.units, file.name, rows_before)
     return pa.RecordBatch.from_arrays(columns, list(types))
 
 
@@ -294,20 +306,26 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """
     codec = codecs.lookup(file.source.encoding)
     decoder = None if codec.name == "utf-8" else codecs.getincrementaldecoder(codec.name)()
-    cutter = RowCutter(file.name, file.source)
+    cutter, lines = RowCutter(file.name, file.source), TextLines(file)
     with file.stream() as (stream, raw):
         pending = b"" if decoder else without_mark(stream)
         while chunk := bytes(stream.read(BLOCK_BYTES)):
-            pending += decoder.decode(chunk).encode() if decoder else chunk
+            pending = lines.of(pending + (decoder.decode(chunk).encode() if decoder else chunk))
             if end := cutter.end_of_rows(pending):
-                yield with_doubled_quotes(pending[:end], file.source), raw.tell()
+                yield _rows(pending[:end], file.source, lines), raw.tell()
                 pending = pending[end:]
             else:
                 check_row_bytes(len(pending), file.name, "; is a quote open?")
         if pending:
             # Arrow ignores a header without a newline.
+            pending = lines.of(pending, is_whole=True)
             pending = pending if pending.endswith(b"\n") else pending + b"\n"
             if end := cutter.end_of_rows(pending):
-                yield with_doubled_quotes(pending[:end], file.source), raw.tell()
+                yield _rows(pending[:end], file.source, lines), raw.tell()
                 pending = pending[end:]
         cutter.check_end(pending)
+
+
+def _rows(rows: bytes, source: Source, lines: TextLines) -> bytes:
+    rows = with_doubled_quotes(rows, source)
+    return with_returns(rows, source) if lines.has_returns else rows

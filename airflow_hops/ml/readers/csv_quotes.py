@@ -180,6 +180,14 @@ def with_doubled_quotes(rows: bytes, source: Source) -> bytes:
     return _patterns(source.delimiter, mark.decode(), escape.decode())["value"].sub(doubled, rows)
 
 
+def with_returns(rows: bytes, source: Source) -> bytes:
+    """Returns rows from :func:`with_doubled_quotes` with carriage returns in place of newlines within quotes."""
+    mark = quote_of(source)
+    if not mark or mark.encode() not in rows:
+        return rows
+    return _patterns(source.delimiter, mark, "")["value"].sub(lambda value: value[0].replace(b"\n", b"\r"), rows)
+
+
 @lru_cache
 def _patterns(delimiter: str, quote: str, escape: str) -> dict[str, re.Pattern[bytes]]:
     """Returns the patterns of a CSV format. All quantifiers are possessive: backtracking would take memory."""

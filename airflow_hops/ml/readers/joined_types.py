@@ -41,14 +41,22 @@ def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType 
     return None
 
 
+def join_texts(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Joins two types of values that are stored as text."""
+    joined = join(one, other, of_text=True)
+    return pa.string() if joined is None else joined
+
+
 def settled(type_: pa.DataType) -> pa.DataType:
-    """Replaces the placeholder of large integers with int64, at any depth, once all values are known."""
-    return map_types(type_, lambda each: pa.int64() if each == LARGE_INTEGER else each)
+    """Replaces placeholders at any depth, once all values are known.
 
+    Large integers are int64; objects without fields, for which Spark and TFDV have no type, are text.
+    """
 
-def without_empty_objects(type_: pa.DataType) -> pa.DataType:
-    """Replaces objects without fields, for which Spark and TFDV have no type, with text."""
-    return map_types(type_, lambda each: pa.string() if pa.types.is_struct(each) else each)
+    def leaf(each: pa.DataType) -> pa.DataType:
+        return pa.string() if pa.types.is_struct(each) else pa.int64() if each == LARGE_INTEGER else each
+
+    return map_types(type_, leaf)
 
 
 def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from airflow_hops.core.errors import BadInput, UnreadableFile
-from airflow_hops.ml.readers.joined_types import join, settled, without_empty_objects
+from airflow_hops.ml.readers.joined_types import join_texts, settled
 from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
 from airflow_hops.ml.readers.notation import as_given
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, without_mark
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     FLOAT,
@@ -66,12 +66,13 @@ def infer_types(file: RawFile, *, first_block_only: bool = False) -> Types:
     rows = 0
     for block, _ in blocks(file):
         # first_types() has logged the fields that are text from the first block on.
-        rows += _widen(types, block, file, rows if rows or first_block_only else None)
+        is_logged = file.notices is None and (rows or first_block_only)
+        rows += _widen(types, block, file, rows if is_logged else None)
         if first_block_only:
             break
     if not types:
         raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
-    return {name: without_empty_objects(kind) for name, kind in types.items()}
+    return types
 
 
 def read(
@@ -107,17 +108,17 @@ def read(
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """Streams blocks of whole lines, with the position in the raw file."""
     with file.stream() as (stream, raw):
-        pending = without_mark(stream)
+        pending, lines = without_mark(stream), TextLines(file)
         while chunk := bytes(stream.read(BLOCK_BYTES)):
-            complete, newline, rest = chunk.rpartition(b"\n")
+            pending = lines.of(pending + chunk)
+            complete, newline, rest = pending.rpartition(b"\n")
             if newline:
-                yield pending + complete + newline, raw.tell()
+                yield complete + newline, raw.tell()
                 pending = rest
             else:
-                pending += chunk
                 check_row_bytes(len(pending), file.name)
         if pending.strip():
-            yield pending, raw.tell()
+            yield lines.of(pending, is_whole=True), raw.tell()
 
 
 def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -> int:
@@ -147,7 +148,7 @@ def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -
             types[name] = type_named(file.source.schema[name], name, file.source)
             continue
         old = types.get(name, pa.null())
-        types[name] = join(old, kind, of_text=True) or TEXT
+        types[name] = join_texts(old, kind)
         if types[name] == TEXT != old and rows_before is not None:
             where = _first_misfit(_by_python(block, file, rows_before), name, old, TEXT, rows_before)
             if where:
@@ -159,7 +160,7 @@ def _read_block(
     block: bytes, file: RawFile, types: Types, rows_before: int, is_wanted: Callable[[str], bool]
 ) -> pa.RecordBatch:
     check_fields(block, file.name)
-    batch = _batch_by_arrow(block, file, types, is_wanted)
+    batch = _batch_by_arrow(block, file, types, rows_before, is_wanted)
     if batch is not None:
         return batch
     rows = _by_python(block, file, rows_before)
@@ -174,10 +175,14 @@ def _read_block(
             continue
         columns.append(_array(values, kind))
         if columns[-1] is None:
-            misfits[name] = join(kind, result[name], of_text=True) or TEXT
+            misfits[name] = join_texts(kind, result[name])
             why = why or _first_misfit(rows, name, kind, misfits[name], rows_before)
     if misfits:
         raise TypesDoNotFit(file.name, misfits, why)
+    if file.notices is not None:
+        for name in (name for name, kind in types.items() if kind in TIMES and name not in file.source.schema):
+            texts = pa.array([row.get(name) for row in rows], TEXT)
+            file.notices.add_times(name, texts, types[name], file.name, rows_before)
     return batch_of(columns, list(types), len(rows))
 
 
@@ -236,7 +241,7 @@ def _as_written(kind: pa.DataType) -> pa.DataType:
 
 
 def _batch_by_arrow(
-    block: bytes, file: RawFile, types: Types, is_wanted: Callable[[str], bool]
+    block: bytes, file: RawFile, types: Types, rows_before: int, is_wanted: Callable[[str], bool]
 ) -> pa.RecordBatch | None:
     """Parses a block with Arrow; None if Arrow cannot confirm that all values are of these types."""
     values = file.source.schema
@@ -255,6 +260,9 @@ def _batch_by_arrow(
         if column is None or column.type != kind:
             return None
         columns.append(column)
+    if file.notices is not None:
+        for name in filter(is_time.get, table.column_names):
+            file.notices.add_times(name, table.column(name).combine_chunks(), types[name], file.name, rows_before)
     return batch_of(columns, list(types), table.num_rows)
 
 
@@ -323,7 +331,7 @@ def _types_of(rows: Rows) -> Types:
 
 
 def _widened(kind: pa.DataType, value: object) -> pa.DataType:
-    return join(kind, _type_of(value), of_text=True) or TEXT
+    return join_texts(kind, _type_of(value))
 
 
 def _type_of(value: object) -> pa.DataType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.text_types import first_bad
+from airflow_hops.ml.readers.text_types import first_bad, number_pattern
 from airflow_hops.ml.readers.types import converted
 
 
@@ -34,7 +33,10 @@ def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_
 
 
 def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
-    """Rewrites numbers with a decimal point and without thousands separators or units; other texts stay as they are."""
+    """Rewrites numbers with a decimal point and without thousands separators or units.
+
+    All are returned as they are if one is not such a number, or if they have several units.
+    """
     if source.decimal == "." and not (source.thousands or source.units):
         return texts
     for unit in ("", *source.units):
@@ -42,17 +44,9 @@ def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
         if pc.all(pc.match_substring_regex(texts, pattern)).as_py():
             for mark in filter(None, (unit, source.thousands)):
                 texts = pc.replace_substring(texts, mark, "")
-            texts = pc.ascii_trim_whitespace(pc.replace_substring(texts, source.decimal, "."))
+            texts = pc.utf8_trim_whitespace(pc.replace_substring(texts, source.decimal, "."))
             return pc.replace_substring_regex(texts, "^- ", "-")
     return texts
-
-
-def number_pattern(decimal: str, thousands: str = "", unit: str = "") -> str:
-    """Returns a regular expression for numbers with these marks."""
-    decimal, thousands, unit = (re.escape(mark) for mark in (decimal, thousands, unit))
-    whole = rf"([1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
-    number = rf"({whole}({decimal}[0-9]*)?|{decimal}[0-9]+)([eE][-+]?[0-9]+)?"
-    return rf"^\s*(-?{unit} ?{number}|{unit} ?-{number}|-?{number}\s?{unit})\s*$" if unit else rf"^\s*-?{number}\s*$"
 
 
 def _plain(texts: pa.Array, kind: pa.DataType, source: Source) -> pa.Array:

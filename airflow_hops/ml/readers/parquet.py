@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import uuid
 from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime
 from typing import Any
@@ -17,8 +16,10 @@ import pyarrow.parquet as pq
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.versions import is_newer_arrow_type, parquet_file
 from airflow_hops.ml.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
+from airflow_hops.ml.readers.plain import uuid_texts
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import Types, cast, value_text
+from airflow_hops.ml.readers.vectors import is_list
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def first_types(file: RawFile) -> Types:
     with file.stream() as (stream, _):
         parquet = parquet_file(stream, metadata=footer(stream))
         _check_encodings(parquet.metadata, file.name)
-        schema, texts = parquet.schema_arrow, {*_columns(parquet, "UUID", "JSON", "ENUM")}
+        schema, texts = parquet.schema_arrow, types_with_text(parquet)
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise BadInput(f"{file.name}: two columns have the name {twice[0]!r}; rename one of them")
     source = file.source
@@ -50,7 +51,26 @@ def first_types(file: RawFile) -> Types:
             file.name,
             ", ".join(map(repr, index)),
         )
-    return {item.name: pa.string() if item.name in texts else item.type for item in schema if item.name not in index}
+    return {item.name: texts.get(item.name, item.type) for item in schema if item.name not in index}
+
+
+def types_with_text(parquet: pq.ParquetFile) -> Types:
+    """Returns columns with UUIDs, JSON or enumerations at any depth, with strings for these in their types."""
+    leaves = map(parquet.schema.column, range(len(parquet.schema)))
+    types = {item: _with_strings(item.type, leaves) for item in parquet.schema_arrow}
+    return {item.name: kind for item, kind in types.items() if kind != item.type}
+
+
+def _with_strings(kind: pa.DataType, leaves: Iterator[Any]) -> pa.DataType:
+    """Returns a type whose values are in the next columns of a Parquet file."""
+    if is_list(kind):
+        values = _with_strings(kind.value_type, leaves)
+        return kind if values == kind.value_type else pa.list_(values)
+    if pa.types.is_map(kind):
+        return pa.map_(_with_strings(kind.key_type, leaves), _with_strings(kind.item_type, leaves))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_strings(field.type, leaves)) for field in kind])
+    return pa.string() if next(leaves).logical_type.type in ("UUID", "JSON", "ENUM") else kind
 
 
 def _check_encodings(metadata: Any, name: str) -> None:
@@ -105,7 +125,8 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
         metadata = footer(stream)
         groups = range(metadata.num_row_groups) if file.row_groups is None else file.row_groups
         parquet = parquet_file(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
-        uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
+        texts = types_with_text(parquet)
+        texts = {name: kind for name, kind in texts.items() if types.get(name) == kind or pa.types.is_nested(kind)}
         int96 = [name for name in _columns(parquet, "INT96") if name in types]
         checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
         exact = (
@@ -117,7 +138,9 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
                 for name in checked:
                     _check_no_nanoseconds(_column(batch, name), _column(nanoseconds, name), name, file, rows)
             _check_calendar(batch, metadata.metadata or {}, int96, file, rows)
-            yield cast(_with_uuids(batch, uuids), types, file, rows), raw.tell()
+            if file.notices is not None:
+                file.notices.add_dates(batch, types, file.name, rows)
+            yield cast(with_uuid_texts(batch, texts), types, file, rows), raw.tell()
             rows += batch.num_rows
 
 
@@ -222,17 +245,15 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(batch.schema.get_field_index(name))
 
 
-def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """Converts columns of 16-byte UUIDs to text."""
-    for name in names:
-        values = _column(batch, name)
-        values = getattr(values, "storage", values).to_pylist()
-        texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in values]
-        columns = [
-            pa.array(texts, pa.string()) if other == name else _column(batch, other) for other in batch.schema.names
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
-    return batch
+def with_uuid_texts(batch: pa.RecordBatch, types: Types) -> pa.RecordBatch:
+    """Converts UUIDs to text; ``types`` are those of :func:`types_with_text`."""
+    if not any(name in types for name in batch.schema.names):
+        return batch
+    columns = [
+        uuid_texts(column, types[name]) if name in types else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _check_no_nanoseconds(times: pa.Array, exact: pa.Array, name: str, file: RawFile, rows_before: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import numpy as np
 import pyarrow as pa
 
@@ -29,6 +31,28 @@ def is_time(kind: pa.DataType) -> bool:
     """Returns whether a type is of dates, times or durations."""
     kinds = pa.types
     return any(is_of(kind) for is_of in (kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration))
+
+
+def is_uuid(kind: pa.DataType) -> bool:
+    """Returns whether a type is Arrow's own of UUIDs, which older releases lack."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.uuid"
+
+
+def uuid_texts(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Converts UUIDs of 16 bytes to text where a type has strings, at any depth."""
+    array, kinds = getattr(array, "storage", array), pa.types
+    if kinds.is_string(kind) and kinds.is_fixed_size_binary(array.type):
+        return pa.array([None if value is None else str(UUID(bytes=value)) for value in array.to_pylist()], kind)
+    if kinds.is_list(kind):
+        return lists_of(uuid_texts(array.flatten(), kind.value_type), array)
+    missing = np.asarray(array.is_null())
+    if kinds.is_map(kind):
+        keys, items = uuid_texts(array.keys, kind.key_type), uuid_texts(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(pa.array(np.asarray(array.offsets), mask=np.append(missing, False)), keys, items)
+    if kinds.is_struct(kind):
+        fields = [uuid_texts(values, field.type) for values, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=pa.array(missing))
+    return array
 
 
 def plain(array: pa.Array, *, times: bool = True) -> pa.Array:

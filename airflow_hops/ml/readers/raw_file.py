@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_hops.core.arrow_hotfix import why_refused
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.sources.sources import Source, SourceFile
+from airflow_hops.ml.readers.notices import Notices
 
 BLOCK_BYTES = 4 << 20
 _NAMES = {
@@ -34,6 +35,23 @@ _NEVER_EMPTY = frozenset({"parquet"})
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
+_JSON, _ARRAY = "JSON objects", "a JSON array"
+_LOOKS = {
+    rb"(?i)<(!doctype html|html|head|body)\b": "an HTML page, such as that of an error or a login",
+    rb"<\?xml ": "XML",
+    rb"\[\s*([\[{]|\])": _ARRAY,
+    rb'\{\s*("(?:[^"\\]|\\.)*"\s*:|\}\s*$)': _JSON,
+    rb"(?s)PAR1.*\0": "Parquet",
+    rb"(?s)ARROW1.*\0|\xff\xff\xff\xff": "Arrow",
+    rb"Obj\x01": "Avro",
+    rb"(?s)ORC.*\0": "ORC",
+    rb"SQLite format 3": "a database of SQLite",
+    rb"PK\x03\x04|\xd0\xcf\x11\xe0": "an Excel workbook",
+    rb"%PDF-": "PDF",
+    rb"\x1f\x8b": "a file that was compressed twice",
+}
+"""Names of formats that a text file may have by mistake, by patterns of their beginnings."""
+_HEAD_BYTES = 1 << 16
 _MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UNREADABLE = (
     pa.ArrowException, ValueError, ArithmeticError, EOFError, NotImplementedError, RecursionError, struct.error,
@@ -61,6 +79,7 @@ class RawFile:
         compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
         row_groups: Row groups to read, of Parquet; None for all.
         first_row: Number of the first of their rows in the file.
+        notices: Counts what its readers do to values; None to log what the first rows show.
     """
 
     fs: Any
@@ -70,6 +89,7 @@ class RawFile:
     compression: str | None
     row_groups: range | None = None
     first_row: int = 0
+    notices: Notices | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -138,6 +158,48 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
     return raw if format_ else RawFile(fs, file, source, _format_from_content(raw), compression)
 
 
+class TextLines:
+    """Checks that a text file is of its format, and has its lines end in newlines if all end in carriage returns.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: RawFile) -> None:
+        self._file = file
+        self._is_checked = False
+        self.has_returns: bool | None = None
+        """Whether all lines end in carriage returns, as on old Macs; None as long as this is not known."""
+
+    def of(self, text: bytes, *, is_whole: bool = False) -> bytes:
+        """Returns text that was read from the beginning, or further text; ``is_whole`` if no text follows.
+
+        Raises:
+            BadInput: the file looks like one of another format.
+        """
+        if not self._is_checked and (is_whole or len(text) >= _HEAD_BYTES or b"\n" in text):
+            self._is_checked = True
+            _check_looks(text, self._file)
+        if self.has_returns is None and (is_whole or b"\n" in text or len(text) >= _HEAD_BYTES):
+            # A last one may be the first half of the end of a line.
+            self.has_returns = b"\n" not in text and b"\r" in (text if is_whole else text[:-1])
+        return text.replace(b"\r", b"\n") if self.has_returns else text
+
+
+def _check_looks(text: bytes, file: RawFile) -> None:
+    """Raises BadInput if the first text of a CSV or JSON lines file is that of another format."""
+    head = text[:_HEAD_BYTES].lstrip()
+    looks = next((name for pattern, name in _LOOKS.items() if re.match(pattern, head)), None)
+    if looks is None or (looks == _JSON and file.format == "jsonl"):
+        return
+    what_to_do = "convert it to CSV, JSON lines or Parquet"
+    if looks == _JSON:
+        what_to_do = "if each line is an object, name format='jsonl' in the source"
+    elif looks == _ARRAY:
+        what_to_do = "write one object a line instead, as JSON lines"
+    raise UnreadableFile(file.name, f": the file looks like {looks}, not like {file.format}; {what_to_do}")
+
+
 def without_mark(stream: Any) -> bytes:
     """Returns the first bytes of UTF-8 text, without the byte order mark that some programs of Windows write."""
     return bytes(stream.read(len(codecs.BOM_UTF8))).removeprefix(codecs.BOM_UTF8)
@@ -178,6 +240,8 @@ def _unreadable(name: str, error: Exception) -> BadInput:
 
 def _only_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
+    if "xl/workbook.xml" in archive.namelist():
+        raise UnreadableFile(name, ": the file is an Excel workbook; save its sheet as CSV")
     if len(members) != 1:
         raise UnreadableFile(name, f": the archive holds {len(members)} files, expected one")
     if stat.S_ISLNK(members[0].external_attr >> 16):
@@ -194,6 +258,6 @@ def _format_from_content(file: RawFile) -> str:
         return "parquet"
     if head.lstrip().startswith(b"{"):
         return "jsonl"
-    if b"\0" not in head and b"\n" in head:
+    if b"\0" not in head and (b"\n" in head or b"\r" in head):
         return "csv"
     raise UnreadableFile(file.name, ": neither CSV, JSON lines nor Parquet; name its format in the source's 'format'")

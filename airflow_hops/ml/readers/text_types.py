@@ -7,6 +7,7 @@ remain text. A column has the first type of :data:`_LADDER` that all its values 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import Context, Decimal
 from functools import partial
@@ -19,6 +20,11 @@ import pyarrow.compute as pc
 # stands for int64 with values that float64 does not hold: joined with floats it becomes text instead of losing digits.
 # It is replaced by int64 when all files are known.
 
+MARKS = (
+    (".", ""), (",", ""), (",", "."), (".", ","), (".", " "), (",", " "), (".", "\u00a0"), (",", "\u00a0"),
+    (".", "\u202f"), (",", "\u202f"), (".", "'"),
+)  # fmt: skip
+"""Pairs of decimal mark and thousands separator, the most common first."""
 INTEGER, FLOAT, TEXT = pa.int64(), pa.float64(), pa.string()
 BOOLEAN, DATE, TIME, UTC_TIME = pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")
 LARGE_INTEGER = pa.month_day_nano_interval()
@@ -34,7 +40,8 @@ _SURE_LENGTH = 15
 """Maximum length of a decimal that certainly has at most 15 digits, which float64 holds."""
 _CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # newer releases of PyArrow parse a plus sign
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-_ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
+ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
+"""Pattern of times with a zone."""
 _NUMBER = "a number"
 _NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
 _LIKENESSES = {
@@ -105,6 +112,17 @@ def type_of_integers(integers: pa.Array) -> pa.DataType:
     return INTEGER if again.equals(integers) else LARGE_INTEGER
 
 
+def number_pattern(decimal: str, thousands: str = "", unit: str = "") -> str:
+    """Returns a regular expression for numbers with these marks."""
+    decimal, thousands, unit = (re.escape(mark) for mark in (decimal, thousands, unit))
+    whole = rf"([1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    number = rf"({whole}({decimal}[0-9]*)?|{decimal}[0-9]+)([eE][-+]?[0-9]+)?"
+    blank = r"[\s\x{a0}\x{202f}]?"
+    return (
+        rf"^\s*(-?{unit} ?{number}|{unit} ?-{number}|-?{number}{blank}{unit})\s*$" if unit else rf"^\s*-?{number}\s*$"
+    )
+
+
 def is_exact(number: str) -> bool:
     """Returns whether float64 preserves all digits of an int64 integer, or all digits written of another number."""
     value = float(number)
@@ -149,7 +167,7 @@ def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
 
 def why_utc(texts: pa.Array) -> Blame | None:
     """Returns the first time without a zone among times in UTC; None if there is none."""
-    zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), True)
+    zoned = pc.fill_null(pc.match_substring_regex(texts, ZONE), True)
     position = pc.index(zoned, False).as_py()
     return None if position < 0 else (position, "has no zone, as other times have, and is read as UTC")
 
@@ -160,7 +178,7 @@ def utc_times(texts: pa.Array) -> pa.Array:
     Raises:
         pa.ArrowInvalid: a value is not a time, or has nanoseconds.
     """
-    zoned = pc.match_substring_regex(texts, _ZONE)
+    zoned = pc.match_substring_regex(texts, ZONE)
     plain = _times(pc.if_else(zoned, None, texts), TIME).cast(INTEGER).cast(UTC_TIME)
     return pc.coalesce(_times(pc.if_else(zoned, texts, None), UTC_TIME), plain)
 
@@ -205,8 +223,8 @@ def _dates(texts: pa.Array) -> pa.Array | None:
 def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return texts.cast(kind)
-    except pa.ArrowInvalid:  # a time with nanoseconds; the last cast fails unless they are zero
-        return texts.cast(pa.timestamp("ns", kind.tz)).cast(kind)
+    except pa.ArrowInvalid:  # nanoseconds, which may be zero; Arrow's own type of them would wrap other years silently
+        return pc.replace_substring_regex(texts, r"(\.[0-9]{6})0+", r"\1").cast(kind)
 
 
 _PARSERS: dict[pa.DataType, Callable[[pa.Array], pa.Array | None]] = {

@@ -13,7 +13,7 @@ from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch, Un
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import join, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
-from airflow_hops.ml.readers.plain import plain
+from airflow_hops.ml.readers.plain import is_time, is_uuid, plain, uuid_texts
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.text_types import first_bad, utc_times
 from airflow_hops.ml.readers.vectors import is_list, map_types
@@ -115,6 +115,8 @@ def normalised(type_: pa.DataType) -> pa.DataType:
     kinds = pa.types
     if kinds.is_dictionary(type_):
         return normalised(type_.value_type)
+    if is_uuid(type_):
+        return pa.string()
     if isinstance(type_, pa.BaseExtensionType):
         return normalised(type_.storage_type)
     if kinds.is_unsigned_integer(type_):
@@ -162,6 +164,8 @@ def wanted(found: Types, file: RawFile) -> Types:
         BadInput: the source names a column that the file lacks.
     """
     check_columns(len(found), file.name)
+    if not found:
+        raise BadInput(f"{file.name}: the file has no columns; expected at least one")
     source = file.source
     names = source.columns or tuple(found)
     asked = {"columns": names, "time_column": [source.time_column or names[0]], "schema": source.schema}
@@ -204,7 +208,11 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
         pa.ArrowInvalid: a value does not fit.
         pa.ArrowNotImplementedError: Arrow has no such conversion.
     """
+    if is_uuid(array.type):
+        return uuid_texts(array, type_)
     array = plain(array)
+    if (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)) and is_time(type_):
+        raise pa.ArrowInvalid("a number, whose unit and origin are unknown")
     if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
     is_text = pa.types.is_string(type_) or pa.types.is_nested(type_)

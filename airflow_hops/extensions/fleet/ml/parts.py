@@ -34,7 +34,7 @@ from airflow_hops.ml.readers import first_types, infer_types, read, scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.readers.parquet import row_groups
 from airflow_hops.ml.readers.raw_file import EmptyFile, RawFile, identify
-from airflow_hops.ml.readers.types import TypesDoNotFit
+from airflow_hops.ml.readers.types import TypesDoNotFit, unify
 
 _PART_ROWS = 250_000
 _PART_BYTES = 32 << 20
@@ -136,9 +136,9 @@ def _read_source(
     if groups is not None:
         raw = replace(raw, row_groups=groups[0], first_row=groups[1])
     try:
-        table = _table(raw, first_types(raw))
+        table = _table(raw, unify({file.name: first_types(raw)}, of_text=raw.is_text))
     except TypesDoNotFit:
-        table = _table(raw, infer_types(raw))
+        table = _table(raw, unify({file.name: infer_types(raw)}, of_text=raw.is_text))
     if not len(table):  # such as a header alone, which has no types
         return PartRows({}, {})
     segment = choose(table.schema).segment

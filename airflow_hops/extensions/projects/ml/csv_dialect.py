@@ -13,15 +13,17 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.csv import DELIMITERS
 from airflow_hops.ml.readers.csv_quotes import quote_of
-from airflow_hops.ml.readers.notation import number_pattern, plain_numbers, times_fit
+from airflow_hops.ml.readers.notation import plain_numbers, times_fit
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.text_types import (
     FLOAT,
     INTEGER,
     LARGE_INTEGER,
+    MARKS,
     NOT_THE_SAME,
     TEXT,
     TIMES,
+    number_pattern,
     type_of,
     why_text,
 )
@@ -30,18 +32,6 @@ _HEAD_BYTES = 1 << 16
 _ERRORS_OF_SHEETS = {"#N/A", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"}
 _MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "NaN", "nan", "NULL", "null", "\\N", *_ERRORS_OF_SHEETS})
 _MISSING_OR_CATEGORY = frozenset({"-", ".", "None", "none"})
-_MARKS = (
-    (".", ""),
-    (",", ""),
-    (",", "."),
-    (".", ","),
-    (".", " "),
-    (",", " "),
-    (".", "\u00a0"),
-    (",", "\u00a0"),
-    (".", "'"),
-)
-"""Pairs of decimal mark and thousands separator, the most common first."""
 _NUMBERS = (INTEGER, LARGE_INTEGER, FLOAT)
 _UNITS = "$€£¥₹₽₩₺%‰"
 _DAYS = (
@@ -166,7 +156,7 @@ def _recognised(columns: Mapping[str, pa.Array], advice: str) -> tuple[dict[str,
 
 
 def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, list[str]]:
-    marks = [pair for pair in _MARKS if source.decimal == "." or pair[0] == source.decimal]
+    marks = [pair for pair in MARKS if source.decimal == "." or pair[0] == source.decimal]
     marks = [pair for pair in marks if not source.thousands or pair[1] == source.thousands]
     units = {name: _unit_of(values) for name, values in columns.items()}
     fitting = {

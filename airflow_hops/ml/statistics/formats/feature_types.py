@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, SchemaMismatch
 from airflow_hops.ml.readers.joined_types import join as join_types
-from airflow_hops.ml.readers.joined_types import widened, without_empty_objects
+from airflow_hops.ml.readers.joined_types import widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_plain, is_time, plain
 from airflow_hops.ml.readers.raw_file import RawFile
@@ -137,11 +137,6 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return one if joined is None and kind_of(one) == kind_of(other) else joined
 
 
-def join_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Joins two types of values that are stored as text."""
-    return join_types(one, other, of_text=True) or TEXT
-
-
 def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
     """Converts columns to the type that fits all files, such as integers to floats.
 
@@ -162,9 +157,8 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
 
 
 def without_times(types: Types, file: RawFile) -> Types:
-    """Replaces inferred times and empty objects, which have no statistics, with text."""
+    """Replaces inferred times, which have no statistics, with text."""
     values = file.source.schema
-    types = {name: without_empty_objects(kind) for name, kind in types.items()}
     return {name: TEXT if kind in TIMES and name not in values else kind for name, kind in types.items()}
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.versions import parquet_file
-from airflow_hops.ml.readers.parquet import footer, index_columns, most_rows
+from airflow_hops.ml.readers.parquet import footer, index_columns, most_rows, types_with_text, with_uuid_texts
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.types import check_text
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join, row_bytes, types_of
@@ -52,7 +52,7 @@ def lay_out(file: RawFile) -> Layout:
                 spans.append(Span(size, start, index + 1, units, file.name))
                 start, rows, size = index + 1, 0, 0
         schema = parquet.schema_arrow
-        types = types_of(schema, file.name)
+        types = types_of(schema, file.name) | types_with_text(parquet)
         for name in index_columns(schema):
             if name not in (file.source.columns or ()):
                 del types[name]
@@ -80,7 +80,7 @@ def read(
 
 def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
     """Yields the batches of a span."""
-    names = [name for name in parquet.schema_arrow.names if name in types]
+    names, texts = [name for name in parquet.schema_arrow.names if name in types], types_with_text(parquet)
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
         group = parquet.metadata.row_group(index)
@@ -93,7 +93,8 @@ def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, fil
         sizes = [group.total_byte_size / max(group.num_rows, 1)]
         if probe is not None:
             sizes.append(probe.nbytes / probe.num_rows)
-        yield from parquet.iter_batches(min(most, batch_rows(max(sizes))), **options)
+        for batch in parquet.iter_batches(min(most, batch_rows(max(sizes))), **options):
+            yield with_uuid_texts(batch, texts)
 
 
 @contextmanager

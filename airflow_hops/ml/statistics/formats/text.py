@@ -12,12 +12,13 @@ from types import ModuleType
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_hops.ml.readers.joined_types import join_texts
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
-from airflow_hops.ml.statistics.formats.feature_types import Types, join_text, without_times
+from airflow_hops.ml.statistics.formats.feature_types import Types, without_times
 from airflow_hops.ml.statistics.formats.layout import ColumnSelection, Layout, Span, UnitShare, bounded_units
 from airflow_hops.ml.statistics.row_keys import numbered
 
-join = join_text
+join = join_texts
 
 
 def lay_out(file: RawFile) -> Layout:
