@@ -13,46 +13,46 @@ from airflow_hops.core.metrics import LOWER_IS_BETTER, Interval
 from airflow_hops.ml.metrics.binary_metrics import SMALLEST
 from airflow_hops.ml.metrics.class_metrics import MAX_CONFUSION_CLASSES
 from airflow_hops.ml.metrics.judging import METRICS, Judge
-from airflow_hops.ml.metrics.metrics import Array, interval
+from airflow_hops.ml.metrics.metrics import Array, Sample, even_weights, interval, resampler
 
 _RESAMPLES = 50
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
+_FEWEST_ROWS = 2
 _MOST_ROWS = 20_000
 """Maximum rows of an estimate, and of its interval."""
 
 
-def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = None) -> dict[str, Interval]:
-    """Returns the problem's metrics with 95% intervals.
+def measure(
+    judge: Judge, labels: Array, outputs: Array, shared: Array | None = None, weights: Array | None = None
+) -> dict[str, Interval]:
+    """Returns the problem's metrics with 95% intervals; leaves out those whose interval is not known, as of one row.
 
-    Intervals are those of an evaluation (DeLong's of the AUC, Wilson's, or of means over rows), or come from resampled
-    rows for metrics without one. Predictions that share a label are not independent rows: then all intervals come from
-    resampled labels, each with all its predictions (C. A. Field, A. H. Welsh, "Bootstrapping clustered data", Journal
-    of the Royal Statistical Society B 69, 2007).
+    Intervals are those of an evaluation, or come from resampled rows for metrics without one. Predictions that share a
+    label are not independent rows: they count as one, and are resampled together (C. A. Field, A. H. Welsh,
+    "Bootstrapping clustered data", Journal of the Royal Statistical Society B 69, 2007).
 
     Args:
         judge: Problem and classes.
         labels: Class numbers or values, shape ``[rows]``.
         outputs: Shape ``[rows]`` or ``[rows, classes]``.
         shared: Number of the label of each row, shape ``[rows]``; None if each row has its own.
+        weights: Weights of the rows, shape ``[rows]``, or None.
     """
     labels = labels if judge.problem == REGRESSION else labels.astype(np.int64)
-    result = judge.figures(labels, outputs, None, detailed=False)
+    result = judge.figures(labels, outputs, weights, copies=shared, detailed=False)
     values = {name: result.value(name) for name in METRICS[judge.problem].higher_is_better}
-    retained = result.intervals if shared is None else {}
+    retained = result.intervals
     figures = {name: (v, *retained[name]) for name, v in values.items() if v is not None and name in retained}
-    if len(rest := [name for name, v in values.items() if v is not None and name not in figures]):
-        groups = np.arange(len(labels)) if shared is None else shared
-        order = np.argsort(groups, kind="stable")
-        starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)[1:]
+    rest = [name for name, v in values.items() if v is not None and name not in figures]
+    if rest and Sample(weights, copies=shared).effective_rows(np.ones(len(labels))) >= _FEWEST_ROWS:
+        draw, w = resampler(np.arange(len(labels)) if shared is None else shared), even_weights(weights, len(labels))
 
-        def resample(random: np.random.Generator) -> tuple[Array, Array]:
-            drawn = random.integers(0, len(starts), len(starts))
-            offsets = np.cumsum(sizes[drawn]) - sizes[drawn]
-            chosen = order[np.repeat(starts[drawn] - offsets, sizes[drawn]) + np.arange(sizes[drawn].sum())]
-            return labels[chosen], outputs[chosen]
+        def resample(random: np.random.Generator) -> tuple[Array, Array, Array]:
+            chosen = draw(random)
+            return labels[chosen], outputs[chosen], w[chosen]
 
         errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}
-        for name in rest:
+        for name in [name for name in rest if name in errors]:
             value, bounds = float(values[name] or 0), (-math.inf if name == "r2" else 0.0, _greatest(name))
             figures[name] = (value, *interval(value, errors[name], *bounds))
     # Very large labels, such as 1e200, have no finite square.
@@ -63,7 +63,7 @@ Calibration: TypeAlias = Callable[[Array], Array]
 """Maps probabilities of each class to calibrated ones, both of shape ``[rows, classes]``."""
 
 
-def find_calibration(labels: Array, outputs: Array) -> Calibration | None:
+def find_calibration(labels: Array, outputs: Array, weights: Array | None = None) -> Calibration | None:
     """Calibrates a classifier on held-out rows; returns None if all labels are equal, or beyond 100 classes.
 
     By a multinomial regression on logarithms of probabilities (M. Kull et al., "Beyond temperature scaling: Obtaining
@@ -74,13 +74,15 @@ def find_calibration(labels: Array, outputs: Array) -> Calibration | None:
     Args:
         labels: Class numbers, shape ``[rows]``.
         outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
+        weights: Weights of the rows, shape ``[rows]``, or None.
     """
     from sklearn.linear_model import LogisticRegression
 
     values = _of_each_class(outputs)
     if len(np.unique(labels)) < 2 or values.shape[1] > MAX_CONFUSION_CLASSES:
         return None
-    fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(values), labels)
+    even = None if weights is None else weights / weights.mean()
+    fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(values), labels, sample_weight=even)
 
     def calibrate(probabilities: Array) -> Array:
         result = np.zeros(probabilities.shape)
@@ -112,8 +114,8 @@ def estimate(
         outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
     reached = calibrate(_of_each_class(outputs)).cumsum(axis=1)[:, :-1]
 
-    def draw(random: np.random.Generator) -> tuple[Array, Array]:
-        return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs
+    def draw(random: np.random.Generator) -> tuple[Array, Array, None]:
+        return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs, None
 
     estimates = {}
     for name, (mean, error) in _simulated(judge, draw).items():
@@ -129,11 +131,11 @@ def _greatest(name: str) -> float:
 
 
 def _simulated(
-    judge: Judge, draw: Callable[[np.random.Generator], tuple[Array, Array]]
+    judge: Judge, draw: Callable[[np.random.Generator], tuple[Array, Array, Array | None]]
 ) -> dict[str, tuple[float, float]]:
     """Returns mean and standard deviation of each metric over draws; omits metrics defined less than twice."""
     random = np.random.default_rng(0)
-    drawn = [judge.figures(*draw(random), None, detailed=False) for _ in range(_RESAMPLES)]
+    drawn = [judge.figures(*draw(random), detailed=False) for _ in range(_RESAMPLES)]
     results = {}
     for name in METRICS[judge.problem].higher_is_better:
         values = [value for each in drawn if (value := each.value(name)) is not None]

@@ -19,6 +19,7 @@ from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
+from airflow_hops.ml.metrics.metrics import Sample
 from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.performance.figures import Calibration, estimate, find_calibration, measure
@@ -27,7 +28,7 @@ from airflow_hops.ml.readers.artifact_files import example_files
 
 US = 1_000_000
 FEWEST_OF_A_CLASS = 10
-"""Minimum rows per class of two for 95% intervals: with one positive in 100 rows, that of the AUC covers 39%."""
+"""Minimum rows per class of two for 95% intervals; rows of unequal weight, and copies, count as fewer."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,11 @@ def with_baseline(
 ) -> Version:
     """Returns a version with its baseline, and a calibration if it is a classifier.
 
-    ``examples`` are those of its training; the first split besides ``train`` is the held-out one.
+    ``examples`` are those of its training; the first split besides ``train`` is the held-out one. Its rows have the
+    weights of the examples, so that they stand for the rows that the version is asked for.
 
     Raises:
-        BadInput: the examples have no held-out split, or the model cannot be evaluated on it.
+        BadInput: the examples have no held-out split, or the model cannot be evaluated on it, as it has too few rows.
     """
     properties = ExamplesProperties.of(store.manifest(examples.uri))
     split = next((name for name in properties.splits if name != TRAIN), None)
@@ -97,12 +99,20 @@ def with_baseline(
         raise BadInput(f"{examples.uri} has no label {of.label!r}")
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, target)
     files = example_files(store.local(examples), split)
-    scored = score({CANDIDATE: served}, files, target.label, classes=names.count, split=split)
+    scored = score(
+        {CANDIDATE: served}, files, target.label, classes=names.count, weight=properties.target.weight, split=split
+    )
     rows = names.align(scored, f"split {split!r}")
+    is_binary = served.problem == BINARY
+    sizes = Sample(rows.weights, rows.labels if is_binary else None, rows.copies).effective_classes(len(rows.labels))
+    if len(sizes) < 1 + is_binary or sizes.min() < FEWEST_OF_A_CLASS:
+        of_class = " of each class" * is_binary
+        few = ", ".join(f"{size:.3g}" for size in sizes) or "none"
+        raise BadInput(f"split {split!r} has too few rows: {few}, expected at least {FEWEST_OF_A_CLASS}{of_class}")
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
     outputs = rows.predictions[CANDIDATE]
-    calibration = None if served.problem == REGRESSION else find_calibration(rows.labels, outputs)
-    return Version(number, judge, measure(judge, rows.labels, outputs), calibration)
+    calibration = None if served.problem == REGRESSION else find_calibration(rows.labels, outputs, rows.weights)
+    return Version(number, judge, measure(judge, rows.labels, outputs, rows.copies, rows.weights), calibration)
 
 
 def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:
