@@ -23,6 +23,9 @@ def test_first_of_many_claims_wins(store: ArtifactStore) -> None:
     (owner,) = owners[0]
     assert owners == [[owner]] * 40
     assert owned_names(store, "datasets") == ["flights"]
+    assert owners_of(store, "datasets", "") == owners_of(store, "datasets", "others") == (), (
+        "older artifacts have no name"
+    )
 
 
 def test_named_owners_replace_the_first_and_are_recorded(store: ArtifactStore) -> None:

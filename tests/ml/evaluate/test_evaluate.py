@@ -61,6 +61,13 @@ def test_a_candidate_must_not_be_worse_anywhere_and_be_better_somewhere(gains: A
     assert any(words in reason for reason in reasons), reasons
 
 
+def test_gain_of_a_loss_is_called_a_gain() -> None:
+    """An amount above 0 is better for each metric, so a loss must not seem to have grown by it."""
+    gains = {"eval": Difference("log_loss", 0.02, 0.01, 0.03)}
+    _, reasons = bless(BlessingRule("log_loss"), {"eval": METRICS}, gains)
+    assert any(reason.startswith("eval: gain in log_loss +0.0200 (95% interval +0.0100 to") for reason in reasons)
+
+
 def test_a_first_model_must_reach_the_minimum_on_every_split() -> None:
     rule = BlessingRule(minimum={"auc": 0.6, "log_loss": 0.6})
     assert bless(rule, {"eval": METRICS}, None)[0]

@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from airflow_hops.extensions.fleet.core.options import FleetOptions
 from airflow_hops.extensions.fleet.ml.choice import choose
 from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
 from airflow_hops.extensions.fleet.ml.learners import learner_of
@@ -97,6 +98,18 @@ def test_choice_is_that_of_a_brute_force(problem: Any) -> None:
         assert f"on {len(rows)} held-out rows" in choice.reason
         states.append(choice.state)
     assert {"pooled", "own", "continued"} <= {*states} and len(states) > 30
+
+
+def test_segments_like_all_others_rarely_leave_the_pooled_model_by_default() -> None:
+    """At two standard errors, 6% of them would."""
+    learner, left = learner_of("linear", "regression", 2, 0), 0
+    for seed in range(400):
+        generator = np.random.default_rng(seed)
+        pooled = generator.normal(size=1 + WIDTH)
+        rows = drawn(generator, "regression", 60, pooled, weighted=False)
+        by_fold = dict.fromkeys(learner.folds, pooled[np.newaxis])
+        left += choose(learner, rows, by_fold, FleetOptions.min_rows, FleetOptions.standard_errors).state != "pooled"
+    assert left <= 6
 
 
 @pytest.mark.parametrize("problem", ["regression", "binary"])
