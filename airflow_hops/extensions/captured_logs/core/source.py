@@ -82,6 +82,8 @@ class CapturedSource(RowSource):
         labels: Field by label, if the log has labels.
         lookback: Number of windows before the present one whose rows are read again to find those delivered twice, and
             through which an entry waits for its time or its response.
+        max_rejected: Share of a window's rows, 0 to 1, that may be unreadable; with more, the window fails. They are
+            left out and counted. Requests that the endpoint refused, copies, and other versions are no such rows.
         schema: Types of captured columns that should not be inferred, such as ``{"input.age": "float32"}``.
 
     Raises:
@@ -110,6 +112,7 @@ class CapturedSource(RowSource):
     outputs: Mapping[str, str] | tuple[str, ...] = field(default=("prediction",), kw_only=True)
     labels: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     lookback: int = field(default=24, kw_only=True)
+    max_rejected: float = field(default=0.5, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.uri, str) and self.uri and not self.uri.startswith((f"{SCHEME}://", "{{")):
@@ -147,6 +150,8 @@ class CapturedSource(RowSource):
             )
         if type(self.lookback) is not int or self.lookback < 1:
             raise InvalidArgument("lookback", self.lookback, "; expected 1 or more windows", where=where)
+        if type(self.max_rejected) not in (int, float) or not 0 <= self.max_rejected <= 1:
+            raise InvalidArgument("max_rejected", self.max_rejected, "; expected a share from 0 to 1", where=where)
 
     def _check_columns(self, where: str) -> None:
         has_bodies = self.layout != "columns" or self.request is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import urllib.error
@@ -27,12 +28,14 @@ from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.times import window_time
 from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE, SAGEMAKER, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan
-from airflow_hops.extensions.captured_logs.ml.entries import LogEntry
+from airflow_hops.extensions.captured_logs.ml.bodies import parsed
 from airflow_hops.extensions.captured_logs.ml.ingest import copy_log, no_rows, read_entries
+from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable
+from airflow_hops.extensions.captured_logs.ml.left_out import LeftOut
 from airflow_hops.extensions.captured_logs.ml.plan import find_files
 from airflow_hops.extensions.captured_logs.serving.endpoint import form_of, http_opener, input_types
 from airflow_hops.ml.captured.values import dense_values
-from airflow_hops.ml.ingest.window import Window, WindowCounts
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -142,7 +145,7 @@ def write_reference(
     """
     (source,) = context.sources({"log": CapturedSource.from_value("log", sources["log"])}).values()
     parts = LogState().planned("reference", None, None, find_files(source, {}), None).plan(0, source.lookback)
-    versions, latest, samples = _scanned(source, parts, datetime.fromisoformat(now))
+    versions, latest, forms = _scanned(source, parts, datetime.fromisoformat(now))
     if source.versions is None:
         if len(versions) > 1:
             listed = ", ".join(f"{name!r} ({count} requests)" for name, count in versions.most_common())
@@ -158,16 +161,16 @@ def write_reference(
         counts, _ = copy_log("captured", source, plan.to_dict(), window, output, IN_PROCESS, context.progress)
         if not counts.rows_out:
             raise BadInput(
-                f"{no_rows(source, counts, window)}; the newest entry is of {latest.isoformat()}: choose another "
-                "--reference-end"
+                f"{no_rows(source, LeftOut(counts.rejected), window)}; the newest entry is of {latest.isoformat()}: "
+                "choose another --reference-end"
             )
         paths = sorted((folder / "captured").glob("*.parquet"))
         columns = _write_examples(paths, writer.path / _SPLIT)
         (version,) = source.versions or {"": 1}
         bounds = None if first is None else first.isoformat(), until.isoformat()
         properties = ExamplesProperties(window=bounds, splits=(_SPLIT,), columns=columns).to_dict()
-        sample = samples.get(version)
-        form = None if sample is None else form_of(sample.inputs, sample.outputs)
+        # That of most requests, as a client may send odd ones.
+        form = json.loads(max(forms[version], key=forms[version].__getitem__)) if version in forms else None
         return writer.commit(
             rows={_SPLIT: RowCounts(counts.rows_in, counts.rows_out, counts.rejected)},
             properties={**properties, "adopted": {"version": version, "until": latest.isoformat(), "form": form}},
@@ -176,15 +179,16 @@ def write_reference(
 
 def _scanned(
     source: CapturedSource, plan: WindowPlan, now: datetime
-) -> tuple[Counter[str], datetime, dict[str, LogEntry]]:
-    """Returns the number of entries by version, the time of the newest that is not in the future, and examples."""
+) -> tuple[Counter[str], datetime, dict[str, Counter[str]]]:
+    """Returns the entries by version, the time of the newest that is not in the future, and the forms of requests."""
     versions, latest_us, now_us = Counter[str](), None, now.timestamp() * 10**6
-    samples: dict[str, LogEntry] = {}
-    for entry in read_entries(source, plan, WindowCounts(), lambda share, text: None):
+    forms: dict[str, Counter[str]] = {}
+    for entry in read_entries(source, plan, LeftOut(), lambda share, text: None):
         if source.endpoint is None or entry.endpoint in (None, source.endpoint):
             versions[entry.version] += 1
-            if entry.outputs is not None:
-                samples.setdefault(entry.version, entry)
+            with contextlib.suppress(Unusable):
+                form = form_of(parsed(entry.inputs, entry.encoding, entry.where), entry.outputs)
+                forms.setdefault(entry.version, Counter())[json.dumps(form)] += 1
             if entry.at_us <= now_us:
                 latest_us = max(entry.at_us, latest_us or entry.at_us)
     if latest_us is None:
@@ -192,7 +196,7 @@ def _scanned(
             f"{source.uri}: the log has no entries up to {now.isoformat()}; send requests, or check its address, the "
             "endpoint's name, and the unit of times"
         )
-    return versions, datetime.fromtimestamp(latest_us / 10**6, UTC), samples
+    return versions, datetime.fromtimestamp(latest_us / 10**6, UTC), forms
 
 
 def _floor(time: datetime, period_s: int) -> datetime:

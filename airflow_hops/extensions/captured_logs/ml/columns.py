@@ -1,209 +1,338 @@
-"""Types of captured columns, found from all of their values, and their conversion without loss."""
+"""Types of captured columns, which most of their values decide, and the rows whose values are not of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
 from decimal import Decimal
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.captured_logs.ml.bodies import Cell, Single
+from airflow_hops.ml.readers.text_types import (
+    BOOLEAN,
+    DATE,
+    FLOAT,
+    INTEGER,
+    LARGE_INTEGER,
+    TEXT,
+    TIME,
+    TIMES,
+    UTC_TIME,
+    as_type,
+    join,
+    type_of,
+)
+from airflow_hops.ml.readers.types import converted
+
+# Whoever sends a request chooses the types of its values. A column has the kind of most of its rows; rows of another
+# kind are left out, so that one text among numbers neither ends a window nor turns its column to text.
 
 _EXACT = 1 << 53
 """Integers up to here are floats without loss."""
 _INT64 = 1 << 63
+_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+_TYPES = {
+    "int": INTEGER, "large": LARGE_INTEGER, "float": FLOAT, "bool": BOOLEAN, "date": DATE, "time": TIME,
+    "utc": UTC_TIME, "text": TEXT,
+}  # fmt: skip
+"""Type of a kind of values; of the kinds ``other``, ``huge`` and ``mixed`` there is none."""
+_KINDS = {kind: name for name, kind in _TYPES.items()}
+_GROUPS = (("int", "large", "float"), ("bool",), ("date", "time", "utc"), ("text",))
+"""Kinds that have a common type; of groups with as many values, the first counts."""
+_LISTS = 10
+"""One in so many values must be a longer list for values of the shape ``[rows, 1]`` to be lists, too."""
+_SAMPLE = 32
 _SINGLE = 3.4028235677973366e38
 """Numbers from here on are infinite as 32-bit floats."""
-_NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
-_NUMBERS = {"int", "float"}
-_TRUTHS = {"true": True, "1": True, "false": False, "0": False, "": None}
+_SURE = {
+    INTEGER: frozenset({int}), FLOAT: frozenset({float}), TEXT: frozenset({str}), BOOLEAN: frozenset({bool}),
+}  # fmt: skip
+"""Types of values in Python of which all are values of a type of Arrow."""
+_MISSING = list(Source("/csv").null_values)
+_CASTS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class ColumnKinds:
-    """The kinds of a column's values.
+    """Counts a column's values by kind, and finds its type.
 
     Args:
-        name: Name of the column, for errors.
         given: The type that the source's schema gives it, None to infer it.
     """
 
-    def __init__(self, name: str, given: pa.DataType | None = None) -> None:
-        self._name, self._given = name, given
-        self._kinds: dict[str, str] = {}  # the place of the first value of each
-        self._depths: dict[int, str] = {}
-        self._least_depth = 0
-        self._large = ""
+    def __init__(self, given: pa.DataType | None = None) -> None:
+        self._given = given
+        self._kinds: dict[int, Counter[str]] = {}  # by depth of lists
+        self._singles = Counter[str]()
+        self.rows = 0
 
-    def add(self, values: Iterable[Any], where: str, depth: int = 0) -> None:
-        """Notes the kinds of values at a place.
-
-        Raises:
-            BadInput: a value is an object or a time, or an integer that 64 bits do not hold.
-        """
-        self._least_depth = max(self._least_depth, depth)
-        for value in values:
-            if isinstance(value, Single):  # of any depth
-                if kind := self._kind(value[0], where):
-                    self._kinds.setdefault(kind, where)
-                continue
-            if isinstance(value, list):
-                self.add(value, where, depth + 1)
-                continue
-            kind = self._kind(value, where)
-            if kind:
-                self._kinds.setdefault(kind, where)
-                self._depths.setdefault(depth, where)
-
-    def _kind(self, value: Any, where: str) -> str | None:
-        if value is None:
-            return None
-        if isinstance(value, bool):
-            return "bool"
-        if isinstance(value, Cell):
-            kind = _cell_kind(value)
-            if kind == "cell int":
-                self._note_large(int(value), where)
-            return kind
-        if isinstance(value, str):
-            return "not finite" if value in _NOT_FINITE else "text"
-        if isinstance(value, int):
-            if not -_INT64 <= value < _INT64:
-                raise BadInput(
-                    f"{where}: {self._name!r} is {value}, which a 64-bit integer does not hold; have it logged as "
-                    "text, or leave it out"
-                )
-            self._note_large(value, where)
-            return "int"
-        if isinstance(value, float | Decimal):
-            return "float"
-        raise BadInput(
-            f"{where}: {self._name!r} is {str(value)[:60]!r}, of type {type(value).__name__}; expected a number, a "
-            "text or a list of them"
-        )
-
-    def _note_large(self, value: int, where: str) -> None:
-        if abs(value) > _EXACT and not self._large:
-            self._large = f"{where}: {self._name!r} is {value}"
+    def add(self, values: Sequence[Any]) -> None:
+        """Counts the values of further rows; those that are None have no kind."""
+        types = Counter(map(type, values))
+        self.rows += len(values) - types[type(None)]
+        if self._given is not None:
+            return
+        kinds = self._kinds.setdefault(0, Counter())
+        kinds.update(_kinds_of(values, types))
+        if types[Cell]:
+            kinds.update(_kinds_of_cells(_texts(value for value in values if type(value) is Cell)))
+        for value in values if types[list] or types[Single] else ():
+            if type(value) is Single:
+                self._singles.update(_kinds_of(value, Counter(map(type, value))))
+            elif type(value) is list:
+                depth, kind = _kind_of_list(value)
+                self._kinds.setdefault(depth, Counter())[kind] += 1
 
     def type(self) -> pa.DataType:
-        """Returns the column's type.
-
-        Raises:
-            BadInput: no type holds all values without loss.
-        """
-        if len(self._depths) > 1:
-            (depth, where), (other, place) = sorted(self._depths.items())[:2]
-            raise BadInput(
-                f"{place}: {self._name!r} is a list of depth {other}, and of depth {depth} in {where}; expected one"
-            )
+        """Returns the column's type: that of most values."""
         if self._given is not None:
             return self._given
-        kinds = {kind.removeprefix("cell ") for kind in self._kinds if kind != "cell empty"}
-        if kinds & _NUMBERS and kinds - {"text"} <= {*_NUMBERS, "not finite"} and "text" not in kinds:
-            is_int = kinds == {"int"}
-            if not is_int and self._large:
-                raise BadInput(
-                    f"{self._large}, which is no float without loss, and other values of the column are floats; give "
-                    f"it a type in the source's schema, such as {{{self._name!r}: 'string'}}"
-                )
-            result = pa.int64() if is_int else pa.float64()
-        elif kinds <= {"text", "not finite"} or not any(not kind.startswith("cell") for kind in self._kinds):
-            # Cells of CSV are texts at first.
-            result = pa.string()
-        elif kinds == {"bool"}:
-            result = pa.bool_()
-        else:
-            listed = "; ".join(f"{kind} in {where}" for kind, where in self._kinds.items())
-            raise BadInput(
-                f"{self._name!r} has values of different kinds: {listed}; give it a type in the source's schema"
-            )
-        for _ in range(next(iter(self._depths), self._least_depth)):
+        counts = {0: 0} | {depth: kinds.total() for depth, kinds in self._kinds.items()}
+        singles, lists = self._singles.total(), counts.get(1, 0)
+        # Where lists of one value count: as lists if others are longer, or else as the values in them.
+        home = 1 if lists > counts[0] and lists * _LISTS >= lists + singles else 0
+        counts[home] = counts.get(home, 0) + singles
+        depth = max(sorted(counts), key=counts.__getitem__)
+        kinds = self._kinds.get(depth, Counter()) + (self._singles if depth == home else Counter())
+        result = _joined(kinds)
+        for _ in range(depth):
             result = pa.list_(result)
         return result
 
 
-def _cell_kind(cell: str) -> str:
-    if not cell:
-        return "cell empty"
-    # Python's numbers may have underscores.
-    if "_" not in cell and cell.isascii():
-        try:
-            number = int(cell)
-            # Other spellings, such as 007, are no numbers.
-            return "cell int" if str(number) == cell.removeprefix("+") and abs(number) < _INT64 else "cell text"
-        except ValueError:
-            pass
-        try:
-            float(cell)
-            return "cell float"
-        except ValueError:
-            pass
-    return "cell text"
+def _joined(kinds: Counter[str]) -> pa.DataType:
+    """Returns the type of the group with most values."""
+    totals = {group: sum(kinds[kind] for kind in group) for group in _GROUPS}
+    numbers, texts = _GROUPS[0], _GROUPS[-1]
+    for group in (numbers, texts):  # a number in JSON that is not finite may be a text
+        totals[group] += kinds["not finite"] if totals[group] else 0
+    group = max(totals, key=totals.__getitem__)
+    if not totals[group]:
+        return TEXT
+    present = [kind for kind in group if kinds[kind]]
+    if "large" in present and (kinds["float"] or kinds["not finite"]):  # no type has both without loss
+        present = ["large"] if kinds["large"] > kinds["float"] else ["float"]
+    if kinds["not finite"] and group == numbers and "large" not in present:
+        present.append("float")
+    result = reduce(join, (_TYPES[kind] for kind in present))
+    return INTEGER if result == LARGE_INTEGER else result
 
 
-def column_of(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
-    """Returns values as a column of a type.
+def _kinds_of(values: Iterable[Any], types: Counter[type]) -> Counter[str]:
+    """Counts values by kind, except cells and lists."""
+    kinds = Counter[str]()
+    for kind, count in types.items():
+        if kind is float or kind is Decimal:
+            kinds["float"] += count
+        elif kind is bool:
+            kinds["bool"] += count
+        elif kind is int:
+            integers = [value for value in values if type(value) is int]
+            if max(integers) <= _EXACT and min(integers) >= -_EXACT:
+                kinds["int"] += count
+            else:
+                kinds.update(map(_size, integers))
+        elif kind is str:
+            not_finite = sum(type(value) is str and value in _NOT_FINITE for value in values)
+            kinds["not finite"] += not_finite
+            kinds["text"] += count - not_finite
+        elif kind is datetime:
+            kinds.update("utc" if value.tzinfo else "time" for value in values if type(value) is datetime)
+        elif kind is date:
+            kinds["date"] += count
+        elif kind not in (type(None), Cell, Single, list):
+            kinds["other"] += count
+    return +kinds
 
-    Raises:
-        BadInput: a value is not of the type.
+
+def _size(value: int) -> str:
+    return "int" if abs(value) <= _EXACT else "large" if -_INT64 <= value < _INT64 else "huge"
+
+
+def _kind_of_list(value: list[Any]) -> tuple[int, str]:
+    """Returns the depth of a list, and the kind of the values in it; ``none`` without values."""
+    depth, values = 1, value
+    while lists := [each for each in values if isinstance(each, list)]:
+        if len(lists) < len(values) - values.count(None):
+            return depth, "mixed"
+        depth, values = depth + 1, [item for each in lists for item in each]
+    kinds = _kinds_of(values, Counter(map(type, values)))
+    present = {kind for kind in kinds if kind != "not finite"}
+    if not present:
+        return depth, "text" if kinds else "none"
+    groups = [group for group in _GROUPS if present <= {*group}]
+    if not groups or {"large", "float"} <= present or (kinds["not finite"] and present & {"bool", "large"}):
+        return depth, "mixed"
+    if kinds["not finite"] and present <= {*_GROUPS[0]}:
+        return depth, "float"
+    return depth, max(present, key=groups[0].index)
+
+
+def _texts(cells: Iterable[Cell], missing: Sequence[str] = _MISSING) -> pa.Array:
+    """Returns cells as text; those that mean a missing value are null, as in a file of CSV."""
+    texts = pa.array([cell.encode("utf-8", "replace") for cell in cells], pa.binary()).cast(TEXT)
+    return pc.if_else(pc.is_in(texts, value_set=pa.array(missing, TEXT)), pa.scalar(None, TEXT), texts)
+
+
+def _kinds_of_cells(texts: pa.Array) -> Counter[str]:
+    """Counts cells by the kinds that they would have in a file of CSV."""
+    texts = texts.drop_null()
+    kind = type_of(texts)
+    if kind == TEXT:
+        distinct = pc.unique(texts)
+        step = -(-len(distinct) // _SAMPLE)
+        sample = Counter(_KINDS[type_of(distinct[at : at + 1])] for at in range(0, len(distinct), step))
+        kind = _joined(sample)
+        wrong = misfits(texts, lambda some: as_type(some, kind) is not None) if kind != TEXT else []
+        if 2 * len(wrong) >= len(texts):
+            kind, wrong = TEXT, []
+        mask = pa.array([True] * len(texts))
+        if wrong:
+            right = set(range(len(texts))) - {*wrong}
+            mask = pa.array([at in right for at in range(len(texts))])
+            kind = type_of(texts.filter(mask))
+        return +Counter({_KINDS.get(kind, "text"): len(texts) - len(wrong), "text": len(wrong)})
+    return Counter() if pa.types.is_null(kind) else Counter({_KINDS[kind]: len(texts)})
+
+
+def misfits(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> list[int]:
+    """Returns the positions of the values that make an array bad, by bisection."""
+    if is_good(array):
+        return []
+    if len(array) == 1:
+        return [0]
+    middle = len(array) // 2
+    return [*misfits(array[:middle], is_good), *(middle + at for at in misfits(array[middle:], is_good))]
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType, *, is_given: bool) -> tuple[pa.Array, list[int]]:
+    """Returns values as a column of a type, and the positions of those that are not of it, which are null.
+
+    Args:
+        values: The values.
+        kind: The type.
+        is_given: Whether the source's schema gives the type, so that texts may be its numbers.
     """
-    inner = kind
+    if pa.types.is_list(kind):
+        return _column_of_lists(values, kind)
+    types = {*map(type, values)}
+    if Single in types:
+        values = [value[0] if type(value) is Single else value for value in values]
+        types = {*map(type, values)}
+    types.discard(type(None))
+    if types == {Cell}:
+        return _column_of_cells(values, kind, is_given)
+    is_sure = types <= _SURE.get(kind, frozenset()) and not is_given
+    return _column(values, kind, None if is_sure else lambda value: _converted(value, kind, is_given))
+
+
+def _column(
+    values: Sequence[Any], kind: pa.DataType, convert: Callable[[Any], Any] | None
+) -> tuple[pa.Array, list[int]]:
+    if convert is None:
+        try:
+            return pa.array(values, kind), []
+        except _CASTS:  # a surrogate, or an integer beyond 64 bits
+            convert = partial(_as_is, kind=kind)
+    results, wrong = list[Any](), list[int]()
+    for at, value in enumerate(values):
+        try:
+            results.append(None if value is None else convert(value))
+        except _CASTS:
+            results.append(None)
+            wrong.append(at)
+    return pa.array(results, kind), wrong
+
+
+def _as_is(value: Any, kind: pa.DataType) -> Any:
+    pa.scalar(value, kind)
+    return value
+
+
+def _column_of_lists(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    depth, inner = 0, kind
     while pa.types.is_list(inner):
-        inner = inner.value_type
-    try:
-        if inner is kind:
-            values = [value[0] if isinstance(value, Single) else value for value in values]
-        return pa.array([_converted(value, inner) for value in values], kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(
-            f"{name!r} has a value that is not of type {kind} ({error}); correct the log, or give the column another "
-            "type in the source's schema"
-        ) from error
+        depth, inner = depth + 1, inner.value_type
+    kinds = {INTEGER: ("int", "large"), FLOAT: ("int", "float")}.get(inner, (_KINDS[inner],))
+
+    def convert(value: Any) -> Any:
+        own, name = _kind_of_list(value) if isinstance(value, list) else (0, "")
+        if not ((own == depth and name in kinds) or (0 < own <= depth and name == "none")):
+            raise TypeError(f"not of type {kind}")
+        result = _finite(value) if inner == FLOAT else value
+        pa.scalar(result, kind)
+        return result
+
+    return _column(values, kind, convert)
 
 
-def _converted(value: Any, kind: pa.DataType) -> Any:
+def _finite(value: Any) -> Any:
+    """Replaces the texts of numbers in lists that are not finite."""
     if isinstance(value, list):
-        return [_converted(each, kind) for each in value]
-    if value is None:
-        return None
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        number = _number(value, pa.types.is_integer(kind)) if isinstance(value, str) else value
-        return number if number is None else _fitting(number, kind)
-    if pa.types.is_boolean(kind) and isinstance(value, str):
-        if value.lower() not in _TRUTHS:
-            raise ValueError(f"{value!r} is neither true nor false")
-        return _TRUTHS[value.lower()]
-    return str(value) if pa.types.is_string(kind) and not isinstance(value, bytes) else value
+        return [_finite(each) for each in value]
+    return float(value) if isinstance(value, str) else value
 
 
-def _number(text: str, is_integer: bool) -> float | None:
-    """Returns the number of a text; None if it is empty."""
-    if "_" in text or not text.isascii():  # which Python takes
-        raise ValueError(f"{text!r} is no number")
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        if is_integer:
-            raise
-        return float(text)
+def _column_of_cells(cells: Sequence[Cell | None], kind: pa.DataType, is_given: bool) -> tuple[pa.Array, list[int]]:
+    # A text that is empty is one, as in rows of the model server, if its column is of text for sure.
+    missing = [text for text in _MISSING if text or kind != TEXT or not is_given]
+    texts = _texts(("" if cell is None else cell for cell in cells), missing)
+    texts = pc.if_else(pa.array([cell is None for cell in cells]), pa.scalar(None, TEXT), texts)
+
+    def parse(some: pa.Array) -> pa.Array | None:
+        if not is_given:
+            return as_type(some, kind)
+        try:
+            values = some if kind == TEXT else converted(pc.ascii_trim_whitespace(some), kind)
+        except _CASTS:
+            return None
+        # A large number is infinite in 32 bits.
+        return (
+            values if not pa.types.is_float32(kind) or _infinite(values) == _infinite(converted(some, FLOAT)) else None
+        )
+
+    wrong = misfits(texts, lambda some: parse(some) is not None)
+    if wrong:
+        left = {*wrong}
+        texts = pc.if_else(pa.array([at in left for at in range(len(texts))]), pa.scalar(None, TEXT), texts)
+    return parse(texts), wrong
 
 
-def _fitting(number: float | Decimal, kind: pa.DataType) -> float:
-    """Returns a number as a type holds it."""
-    if pa.types.is_integer(kind):
-        if number != int(number):
-            raise ValueError(f"{number} is no integer")
-        return int(number)
-    is_large = isinstance(number, int) and not isinstance(number, bool) and abs(number) > _EXACT
-    is_finer = isinstance(number, Decimal) and pa.types.is_float64(kind) and Decimal(repr(float(number))) != number
-    if is_large or is_finer:
-        raise ValueError(f"{number} is no float without loss")
-    result = float(number)
-    if pa.types.is_float32(kind) and _SINGLE <= abs(result) < math.inf:
-        raise ValueError(f"{number} is too large for 32 bits")
-    return result
+def _infinite(values: pa.Array) -> int:
+    return pc.sum(pc.is_inf(values)).as_py() or 0
+
+
+def _converted(value: Any, kind: pa.DataType, is_given: bool) -> Any:
+    """Returns a value as one of a type, without loss. Raises ValueError or TypeError if it is not of the type."""
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if isinstance(value, Cell) or (is_given and isinstance(value, str) and not pa.types.is_string(kind)):
+        column, wrong = _column_of_cells([Cell(value)], kind, is_given)
+        if wrong:
+            raise ValueError(f"{value!r} is not of type {kind}")
+        return column[0].as_py()
+    if pa.types.is_string(kind) and (isinstance(value, str) or (is_given and (is_number or isinstance(value, bool)))):
+        text = str(value)
+        text.encode()  # surrogates are no Unicode
+        return text
+    if isinstance(value, str) and value in _NOT_FINITE and kind == FLOAT:
+        return float(value)
+    if pa.types.is_integer(kind) and is_number and value == int(value):
+        if not -(1 << kind.bit_width - 1) <= value < 1 << kind.bit_width - 1:
+            raise ValueError(f"{value} is too large for {kind}")
+        return int(value)
+    if pa.types.is_floating(kind) and is_number:
+        number = float(value)
+        is_whole = isinstance(value, int) and abs(value) > _EXACT
+        is_finer = isinstance(value, Decimal) and pa.types.is_float64(kind) and Decimal(repr(number)) != value
+        if is_whole or is_finer or (pa.types.is_float32(kind) and _SINGLE <= abs(number) < math.inf):
+            raise ValueError(f"{value} is no float without loss")
+        return number
+    if (pa.types.is_boolean(kind) and isinstance(value, bool)) or (kind in TIMES and isinstance(value, date)):
+        return _as_is(value, kind)
+    raise TypeError(f"not of type {kind}")

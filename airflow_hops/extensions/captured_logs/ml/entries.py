@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import gzip
-import json
+import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.errors import BadInput, HopsError, MissingColumn, UnreadableFile
-from airflow_hops.extensions.captured_logs.core.json_bodies import json_object
+from airflow_hops.core.errors import HopsError, UnreadableFile
 from airflow_hops.extensions.captured_logs.core.source import TIME_UNITS, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogPart
-from airflow_hops.extensions.captured_logs.ml.bodies import Columns, body_columns, decoded
+from airflow_hops.extensions.captured_logs.ml.bodies import REFUSED, Columns, columns_of_bodies, is_answer, parsed
+from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, concatenated, json_value, shown
 from airflow_hops.ml.readers.types import CALENDAR_S
 
-_ROWS = 10_000
+_ROWS, _FEW_ROWS = 10_000, 64
 _BLOCK = 1 << 20
+_MOST_LINE = 1 << 27
+"""Limit for a line; a file of Firehose may be one, of up to 128 MB."""
+_MOST_ID = 1000
+_GROUP_BYTES = 32 << 20
+"""Row groups of more bytes are read by few rows at a time."""
 _SAGEMAKER = re.compile(r"([^/]+)/([^/]+)/\d{4}/\d\d/\d\d/\d\d/[^/]+$")
-_EVENTS = "org.kubeflow.serving.inference."
+_SIDES = ("Input", "Output")
 _OK = range(200, 300)
 _ALSO = {"timestamp_ms": "request_time", "served_entity_id": "request_metadata.model_version"}
 """Field of the other kind of inference table, by field."""
-
-
-class Unusable(Exception):
-    """Raised for an entry that is counted and left out; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ class LogEntry:
         version: Name of the version that answered, in the log's words.
         endpoint: Name of the endpoint; None if the log has none.
         inputs: The request: a body, or features by name.
-        outputs: The response; None without one.
+        outputs: The response: a body as :func:`parsed` returns it, or predictions by name; None without one.
         labels: Labels by name.
+        size: Bytes of the entry in the log.
+        encoding: Encoding of the request, if the log names it.
     """
 
     where: str
@@ -61,21 +64,23 @@ class LogEntry:
     inputs: Any
     outputs: Any
     labels: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+    encoding: str | None = None
 
     def columns(self, source: CapturedSource) -> Columns:
         """Decodes the captured columns of the entry's rows.
 
         Raises:
-            BadInput: a body cannot be decoded, or the response has another number of rows.
+            Unusable: a body cannot be decoded, or the response has another number of rows.
         """
-        inputs = _values(self.inputs, source.inputs, "inputs", self.where)
-        outputs = _values(self.outputs, source.outputs, "outputs", self.where) if self.outputs is not None else {}
+        if isinstance(source.inputs, Mapping):
+            sides = (self.inputs, self.outputs or {})
+            inputs, outputs = ({name: [value] for name, value in side.items()} for side in sides)
+        else:
+            names = () if isinstance(source.outputs, Mapping) else source.outputs
+            request = parsed(self.inputs, self.encoding, f"{self.where}, request")
+            inputs, outputs = columns_of_bodies(request, self.outputs, source.inputs, names, self.where)
         rows = len(next(iter(inputs.values()), ()))
-        for name, values in outputs.items():
-            if len(values) != rows:
-                raise BadInput(
-                    f"{self.where}: {rows} rows in the request, but {len(values)} of {name!r} in the response"
-                )
         return {
             **{f"input.{name}": values for name, values in inputs.items()},
             **{f"output.{name}": values for name, values in outputs.items()},
@@ -83,17 +88,11 @@ class LogEntry:
         }
 
 
-def _values(value: Any, names: Any, what: str, where: str) -> Columns:
-    if isinstance(names, Mapping):
-        return {name: [each] for name, each in value.items()}
-    return body_columns(value, names, what, where)
-
-
-def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[str, Any]]:
-    """Yields the objects in a part of a file, each with its place; None instead of what is no JSON object.
+def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:
+    """Yields the objects in a part of a file, each with its place and size; None instead of what is no JSON object.
 
     Raises:
-        BadInput: the file is damaged or lacks a field.
+        BadInput: the file is damaged.
         HopsError: the store does not answer.
     """
     try:
@@ -103,12 +102,12 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
                 return
             stream.seek(part.start)
             position = part.start
-            for number, line in enumerate(_lines(stream, part), 1):
+            for number, (line, length) in enumerate(_lines(stream, part), 1):
                 place = f"line {number}" if not part.start else f"byte {position}"
-                position += len(line)
+                position += length
                 text = line.removeprefix(b"\xef\xbb\xbf").strip()
                 if text:
-                    yield f"{part.path}, {place}", _object(text)
+                    yield from _objects(text, f"{part.path}, {place}")
     except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowInvalid) as error:
         raise UnreadableFile(part.path, f": the file is damaged, or not finished ({error})") from error
     except FileNotFoundError:
@@ -117,36 +116,84 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
         raise HopsError(f"{part.path}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _lines(stream: Any, part: LogPart) -> Iterator[bytes]:
-    """Yields the lines of a part; fsspec's files have no ``readline`` with a limit."""
-    left, rest = part.end - part.start, b""
+def _lines(stream: Any, part: LogPart) -> Iterator[tuple[bytes, int]]:
+    """Yields the lines of a part and their lengths; of one beyond the limit, its beginning alone."""
+    left, pieces, length = part.end - part.start, list[bytes](), 0
     content = gzip.GzipFile(fileobj=stream) if part.format == "gzip" else stream
     while block := content.read(_BLOCK if part.format == "gzip" else min(_BLOCK, left)):
         left -= len(block)
-        *lines, rest = (rest + block).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-    if rest:
-        yield rest
+        for line in io.BytesIO(block):
+            if length <= _MOST_LINE:
+                pieces.append(line)
+            length += len(line)
+            if line.endswith(b"\n"):
+                yield b"".join(pieces), length
+                pieces, length = [], 0
+    if pieces:
+        yield b"".join(pieces), length
 
 
-def _object(text: bytes) -> Any:
+def _objects(text: bytes, where: str) -> Iterator[tuple[str, Any, int]]:
+    """Yields the objects of a line, which may be several, as Firehose joins them."""
     try:
-        value = json.loads(text.decode())  # UTF-8 alone
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        value = json_value(text)
+        yield where, value if isinstance(value, dict) else None, len(text)
+        return
+    except ValueError:
+        pass
+    for number, each in enumerate(concatenated(text), 1):
+        try:
+            value = json_value(each)
+        except ValueError:
+            value = None
+        place = where if number == 1 else f"{where}, object {number}"
+        yield place, value if isinstance(value, dict) else None, len(each)
 
 
-def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[str, Any]]:
-    with pq.ParquetFile(stream) as file:
+def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:
+    metadata = pq.read_metadata(stream)
+    leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    # As dictionaries, which have a text of many rows once.
+    texts = [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.converted_type != "DECIMAL" and not leaf.max_repetition_level
+    ]
+    sizes = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    rows = _ROWS if max(sizes, default=0) <= _GROUP_BYTES else _FEW_ROWS
+    with pq.ParquetFile(stream, read_dictionary=texts) as file:
         known = file.schema_arrow.names
         wanted = [name for name in dict.fromkeys(each.partition(".")[0] for each in _fields(source)) if name in known]
         whole = [each for each in _fields(source) if each in known]
         number = 0
-        for batch in file.iter_batches(_ROWS, columns=list(dict.fromkeys([*wanted, *whole, *_also(known)]))):
-            for row in batch.to_pylist():
+        columns = list(dict.fromkeys([*wanted, *whole, *_also(known)]))
+        for batch in file.iter_batches(rows, columns=columns):
+            for values in zip(*map(_values, batch.columns), strict=True):
                 number += 1
-                yield f"{path}, row {number}", row
+                yield f"{path}, row {number}", dict(zip(batch.schema.names, values, strict=True)), _size(values)
+
+
+def _size(values: Iterable[Any]) -> int:
+    """Returns the bytes of texts, also in objects."""
+    return sum(
+        len(value) if isinstance(value, str | bytes) else _size(value.values()) if isinstance(value, dict) else 8
+        for value in values
+    )
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """Returns values of Arrow as those of Python; rows with the same text share it."""
+    if pa.types.is_dictionary(array.type):
+        texts = array.dictionary.to_pylist()
+        return [None if index is None else texts[index] for index in array.indices.to_pylist()]
+    if pa.types.is_struct(array.type):
+        names = [field.name for field in array.type]
+        rows = zip(*map(_values, array.flatten()), strict=True)
+        is_valid = array.is_valid().to_pylist()
+        objects = (dict(zip(names, row, strict=True)) for row in rows)
+        return [each if valid else None for each, valid in zip(objects, is_valid, strict=True)]
+    values: list[Any] = array.to_pylist()
+    return values
 
 
 def _also(known: list[str]) -> list[str]:
@@ -166,7 +213,7 @@ def find_field(value: Any, path: str, where: str) -> Any:
     """Returns a field of an object by its path.
 
     Raises:
-        MissingColumn: there is no such field.
+        Unusable: there is no such field.
     """
     if isinstance(value, Mapping) and path in value:
         return value[path]
@@ -176,9 +223,7 @@ def find_field(value: Any, path: str, where: str) -> Any:
             result = dict(result)
         if not isinstance(result, Mapping) or name not in result:
             names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise MissingColumn(where, path).with_text(
-                f"{where}: there is no field {path!r}; the entry has {names[:300]}"
-            )
+            raise Unusable(f"without {path!r}", f"{where}: there is no field {path!r}; the entry has {names[:300]}")
         result = result[name]
     return result
 
@@ -187,62 +232,83 @@ def time_us(value: Any, source: CapturedSource, name: str, where: str) -> int:
     """Returns a time in microseconds since the epoch.
 
     Raises:
-        BadInput: it is no time, has no zone, or is a number without a ``time_unit``.
+        Unusable: it is no time, has no zone, or is a number without a ``time_unit``.
     """
+    problem = f"is {shown(value)}; expected a time in the years 1 to 9999"
     result: int | None = None
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip())
         except ValueError:
-            raise BadInput(
-                f"{where}: {name!r} is {value!r}; expected a time in ISO 8601, such as 2026-03-01T10:00:00Z"
-            ) from None
+            problem = f"is {shown(value)}; expected a time in ISO 8601, such as 2026-03-01T10:00:00Z"
     if isinstance(value, datetime):
         if value.tzinfo is None and source.time_zone is None:
-            raise BadInput(
-                f"{where}: {name!r} is {value.isoformat()}, without a zone; if it is UTC, give the source "
-                "time_zone='UTC'"
-            )
-        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        result = (since.days * 86_400 + since.seconds) * 10**6 + since.microseconds
-    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+            problem = f"is {value.isoformat()}, without a zone; if it is UTC, give the source time_zone='UTC'"
+        else:
+            moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+            since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+            result = (since.days * 86_400 + since.seconds) * 10**6 + since.microseconds
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
         if source.time_unit is None:
-            raise BadInput(
-                f"{where}: {name!r} is {value}; give the source the time_unit of numbers: {', '.join(TIME_UNITS)}"
-            )
-        if abs(value) < 2**63:
+            problem = f"is {value}; give the source the time_unit of numbers: {', '.join(TIME_UNITS)}"
+        else:
             result = round(value * TIME_UNITS[source.time_unit])
     if result is None or result // 10**6 not in CALENDAR_S:
-        raise BadInput(f"{where}: {name!r} is {value!r}; expected a time in the years 1 to 9999")
+        raise Unusable(f"{name!r} is not a time", f"{where}: {name!r} {problem}")
     return result
 
 
-def entries_of(value: Mapping[str, Any], number: int, path: str, where: str, source: CapturedSource) -> LogEntry:
+def entries_of(
+    value: Mapping[str, Any], number: int, path: str, where: str, size: int, source: CapturedSource
+) -> LogEntry:
     """Returns what an object of a log says of a request, except a KServe event.
 
     Raises:
-        BadInput: a field is missing or has another form.
-        Unusable: the request was not answered.
+        Unusable: a field is missing or has another form, or the request was not answered.
     """
     if source.layout == "sagemaker":
-        return _of_sagemaker(value, number, path, where, source)
-    return _of_fields(value, number, where, source)
+        return _of_sagemaker(value, number, path, where, size, source)
+    return _of_fields(value, number, where, size, source)
 
 
-def _common(value: Mapping[str, Any], number: int, where: str, source: CapturedSource) -> dict[str, Any]:
+def common_fields(value: Mapping[str, Any], number: int, where: str, source: CapturedSource) -> dict[str, Any]:
+    """Returns the fields of an entry that all layouts have; raises Unusable."""
     request_id = find_field(value, str(source.request_id), where)
-    if not isinstance(request_id, str | int) or isinstance(request_id, bool) or request_id == "":
-        raise BadInput(f"{where}: {source.request_id!r} is {request_id!r}; expected the id of the request")
+    is_id = isinstance(request_id, str | int) and not isinstance(request_id, bool) and request_id != ""
+    if not is_id or len(str(request_id)) > _MOST_ID or not is_unicode(str(request_id)):
+        text = f"{source.request_id!r} is {shown(request_id)}; expected the id of the request, in Unicode"
+        raise Unusable("without an id", f"{where}: {text}, of at most {_MOST_ID} characters")
     name = _present(str(source.captured_at), value, source)
     at_us = time_us(find_field(value, name, where), source, name, where)
     return {"where": where, "number": number, "request_id": str(request_id), "at_us": at_us}
 
 
+def is_unicode(text: str) -> bool:
+    """Returns whether a text has no surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def answer_of(data: Any, encoding: str | None, source: CapturedSource, where: str) -> Any:
+    """Returns the body of an answer.
+
+    Raises:
+        Unusable: it has no predictions, so that nobody has to decode the request.
+    """
+    body = parsed(data, encoding, where)
+    if not is_answer(body, source.outputs):
+        names = ", ".join(map(repr, source.outputs))
+        raise Unusable(REFUSED, f"{where}: the answer is {shown(body)}; outputs names {names}", is_fault=False)
+    return body
+
+
 def _model(answer: Any) -> str | None:
     """Returns the model that an answer of the Open Inference Protocol names."""
-    body = json_object(answer) or {}
-    return str(body["model_name"]) if "model_name" in body and "outputs" in body else None
+    is_named = isinstance(answer, Mapping) and "model_name" in answer and "outputs" in answer
+    return name_of(answer["model_name"]) if is_named else None
 
 
 def _present(name: str, value: Mapping[str, Any], source: CapturedSource) -> str:
@@ -251,125 +317,82 @@ def _present(name: str, value: Mapping[str, Any], source: CapturedSource) -> str
     return other if name not in value and other.partition(".")[0] in value else name
 
 
-def _name(value: Any) -> str:
-    return "" if value is None else str(value)
+def name_of(value: Any) -> str:
+    """Returns the name that a log gives a version or endpoint."""
+    return "" if value is None else str(value)[:_MOST_ID]
 
 
-def _of_fields(value: Mapping[str, Any], number: int, where: str, source: CapturedSource) -> LogEntry:
-    common = _common(value, number, where, source)
+def _of_fields(value: Mapping[str, Any], number: int, where: str, size: int, source: CapturedSource) -> LogEntry:
+    common = common_fields(value, number, where, source)
     status = value.get("status_code") if source.layout == "databricks" else None
     if isinstance(status, int) and status not in _OK:
-        raise Unusable(f"answered with status {status}")
+        raise Unusable(f"answered with status {status}", is_fault=False)
     row = find_field(value, source.row, where) if source.row else 0
     if type(row) is not int or not 0 <= row < 2**31:
-        raise BadInput(f"{where}: {source.row!r} is {row!r}; expected the number of a row, 0 or more")
+        text = f"{where}: {source.row!r} is {shown(row)}; expected the number of a row, 0 or more"
+        raise Unusable(f"{source.row!r} is not the number of a row", text)
     inputs: Any
     outputs: Any = None
     if isinstance(source.inputs, Mapping):
         inputs = {name: find_field(value, path, where) for name, path in source.inputs.items()}
         if source.mode == "all" and isinstance(source.outputs, Mapping):
             outputs = {name: find_field(value, path, where) for name, path in source.outputs.items()}
+            if all(each is None for each in outputs.values()):
+                raise Unusable(REFUSED, is_fault=False)
     else:
         inputs = find_field(value, str(source.request), where)
         if inputs is None and source.layout == "databricks":  # it was larger than Databricks logs
-            raise Unusable("without a request")
-        outputs = find_field(value, str(source.response), where) if source.mode == "all" else None
-        if source.mode == "all" and outputs is None:
-            raise Unusable("without a response")
-        outputs = json_object(outputs) or outputs  # parsed once
+            raise Unusable("without a request", is_fault=False)
+        if source.mode == "all":
+            outputs = find_field(value, str(source.response), where)
+            if outputs is None:
+                raise Unusable("without a response", is_fault=False)
+            outputs = answer_of(outputs, None, source, f"{where}, response")
+    version = find_field(value, _present(source.version, value, source), where) if source.version else ""
     return LogEntry(
         **common,
         row=row,
-        version=_name(find_field(value, _present(source.version, value, source), where)) if source.version else "",
-        endpoint=_name(find_field(value, source.endpoint_field, where)) if source.endpoint_field else _model(outputs),
+        version=name_of(version),
+        endpoint=name_of(find_field(value, source.endpoint_field, where)) if source.endpoint_field else _model(outputs),
         inputs=inputs,
         outputs=outputs,
         labels={name: find_field(value, path, where) for name, path in source.labels.items()},
+        size=size,
     )
 
 
-def _of_sagemaker(value: Mapping[str, Any], number: int, path: str, where: str, source: CapturedSource) -> LogEntry:
+def _of_sagemaker(
+    value: Mapping[str, Any], number: int, path: str, where: str, size: int, source: CapturedSource
+) -> LogEntry:
     """Returns an entry of SageMaker's data capture, below ``<endpoint>/<variant>/<year>/<month>/<day>/<hour>/``."""
     place = _SAGEMAKER.search(path)
     if place is None:
-        raise BadInput(
+        raise Unusable(
+            "of another folder",
             f"{path}: expected data capture's folders, <endpoint>/<variant>/<yyyy>/<mm>/<dd>/<hh>/, before the file's "
-            "name"
+            "name",
         )
     capture = find_field(value, "captureData", where)
-    bodies = list[Any]()
-    for name in ("endpointInput", "endpointOutput"):
-        part = capture.get(name) if isinstance(capture, Mapping) else None
-        if part is None:
-            bodies.append(None)
-            continue
-        bodies.append(decoded(find_field(part, "data", f"{where}, {name}"), part.get("encoding"), f"{where}, {name}"))
-    if bodies[0] is None:
-        raise BadInput(f"{where}: there is no 'endpointInput'; let data capture keep inputs (CaptureMode: Input)")
-    if bodies[1] is None and source.mode == "all":
-        raise Unusable("without a response")
-    common = _common(value, number, where, source)
-    outputs = bodies[1] if source.mode == "all" else None
+    request, answer = (capture.get(f"endpoint{side}") if isinstance(capture, Mapping) else None for side in _SIDES)
+    if request is None:
+        text = f"{where}: there is no 'endpointInput'; let data capture keep inputs (CaptureMode: Input)"
+        raise Unusable("without 'endpointInput'", text)
+    if answer is None and source.mode == "all":
+        raise Unusable("without a response", is_fault=False)
+    common = common_fields(value, number, where, source)
+    outputs = None
+    if source.mode == "all":
+        data, encoding = (find_field(answer, name, f"{where}, endpointOutput") for name in ("data", "encoding"))
+        outputs = answer_of(data, encoding, source, f"{where}, endpointOutput")
     labels = {name: find_field(value, field_, where) for name, field_ in source.labels.items()}
     return LogEntry(
-        **common, row=0, version=place[2], endpoint=place[1], inputs=bodies[0], outputs=outputs, labels=labels
+        **common,
+        row=0,
+        version=place[2],
+        endpoint=place[1],
+        inputs=find_field(request, "data", f"{where}, endpointInput"),
+        outputs=outputs,
+        labels=labels,
+        size=size,
+        encoding=request.get("encoding"),
     )
-
-
-class KServeEvents:
-    """Joins the events of KServe's logger, one for the request and one for the response, by their id."""
-
-    def __init__(self, source: CapturedSource) -> None:
-        self._source = source
-        self._waiting: dict[str, tuple[str, LogEntry]] = {}
-
-    def add(self, value: Mapping[str, Any], number: int, where: str) -> LogEntry | None:
-        """Returns the entry that an event completes; None if it waits for the other event, or is a copy of one.
-
-        Raises:
-            BadInput: it is not such an event.
-            Unusable: it is an event of another kind.
-        """
-        source, kind = self._source, str(find_field(value, "type", where))
-        if kind.removeprefix(_EVENTS) not in ("request", "response"):
-            raise Unusable(f"an event of type {kind[:80]}")
-        body = (
-            decoded(value["data_base64"], "BASE64", where)
-            if "data_base64" in value
-            else find_field(value, "data", where)
-        )
-        is_request = kind.endswith("request")
-        name = str(source.endpoint_field)
-        entry = LogEntry(
-            **_common(value, number, where, source),
-            row=0,
-            version=_name(value.get(str(source.version))),
-            endpoint=_name(find_field(value, name, where)),
-            inputs=body if is_request else None,
-            outputs=None if is_request else body,
-        )
-        if source.mode == "inputs":
-            return entry if is_request else None
-        waiting = self._waiting.get(entry.request_id)
-        if waiting is None or waiting[0] == kind:
-            self._waiting.setdefault(entry.request_id, (kind, entry))
-            return None
-        # It stays, so that each copy of an event makes a copy of the entry.
-        request, response = (entry, waiting[1]) if is_request else (waiting[1], entry)
-        return replace(
-            request,
-            where=where,  # of the later event, so that a copy of the response is not taken for the same entry
-            number=max(number, waiting[1].number),
-            outputs=response.outputs,
-            version=_version(response),
-        )
-
-    def unanswered(self, entries: set[str]) -> list[LogEntry]:
-        """Returns the first events of requests that are not among the ids of complete entries."""
-        return [entry for id_, (_, entry) in self._waiting.items() if id_ not in entries]
-
-
-def _version(response: LogEntry) -> str:
-    """Returns the version that the response of the Open Inference Protocol says, or else the event's."""
-    version = (json_object(response.outputs) or {}).get("model_version")
-    return str(version) if version else response.version

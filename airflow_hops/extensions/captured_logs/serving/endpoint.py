@@ -17,7 +17,6 @@ import grpc
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.extensions.captured_logs.core.json_bodies import json_object
 from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
@@ -35,18 +34,17 @@ _TYPES = {"fp": "float", "float": "float", "double": "float", "int": "int64", "u
 
 
 def form_of(request: Any, response: Any) -> dict[str, Any] | None:
-    """Returns how an endpoint is asked, from the bodies of a logged request and its response.
+    """Returns how an endpoint is asked, from the values of the bodies of a logged request and its response.
 
     Returns:
         ``protocol`` and what requests of it have in common; None for bodies of other protocols than the Open Inference
         Protocol and MLflow's ``/invocations``.
     """
-    asked, answered = json_object(request), json_object(response)
-    if asked is None or answered is None:
+    if not isinstance(request, Mapping) or not isinstance(response, Mapping):
         return None
-    if "predictions" in answered and asked.keys() & {"dataframe_split", "dataframe_records", "inputs"}:
+    if "predictions" in response and request.keys() & {"dataframe_split", "dataframe_records", "inputs"}:
         return {"protocol": INVOCATIONS}
-    parts, model = asked.get("inputs"), answered.get("model_name")
+    parts, model = request.get("inputs"), response.get("model_name")
     kinds = {"name": str, "datatype": str, "shape": list}
     if not isinstance(parts, list) or not isinstance(model, str):
         return None
@@ -58,8 +56,8 @@ def form_of(request: Any, response: Any) -> dict[str, Any] | None:
     inputs = [{name: part[name] for name in names if name in part} for part in parts]
     for part in inputs:
         part["parameters"] = {k: v for k, v in (part.get("parameters") or {}).items() if k != "binary_data_size"}
-    version = str(answered.get("model_version") or "")
-    common = {name: asked[name] for name in ("parameters", "outputs") if name in asked}
+    version = str(response.get("model_version") or "")
+    common = {name: request[name] for name in ("parameters", "outputs") if name in request}
     return {"protocol": V2, "model": model, "version": version, "inputs": inputs, **common}
 
 

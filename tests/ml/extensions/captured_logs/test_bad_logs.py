@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,56 +33,107 @@ def capture(folder: Path, request: str, answer: str | None, encoding: str = "JSO
     logs.append(place, [{"captureData": parts, "eventMetadata": meta}])
 
 
-def split(*names: str) -> dict[str, Any]:
-    return {"dataframe_split": {"columns": names, "data": [[*range(len(names))]]}}
-
-
 def tensor(name: str) -> dict[str, Any]:
     return logs.tensor(name, [1])
+
+
+def tensors(**fields: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "a", "datatype": "", **fields}]}
 
 
 def answer_of(model: str) -> str:
     return json.dumps({"model_name": model, "outputs": [tensor("p")]})
 
 
+ROW = "'n' is not the number of a row"
+SPLIT = {"dataframe_split": {"columns": ["a", "a"], "data": [[0, 1]]}}
+UNDECODED = "a body that cannot be decoded"
+
+
 @pytest.mark.parametrize(
-    ("lines", "fields", "message"),
+    ("line", "fields", "reason", "detail"),
     [
-        ([entry(1), entry(1, a=2)], {}, r"line 2: the id 'r1' has another content than in .*line 1; name a field"),
-        ([entry(1, t="2026-09-21T15:00:00")], {}, r"'t' is 2026-09-21T15:00:00, without a zone; if it is UTC"),
-        ([entry(1, t="noon")], {}, r"line 1: 't' is 'noon'; expected a time in ISO 8601"),
-        ([entry(1, t=1e300)], {}, r"'t' is 1e\+300; expected a time in the years 1 to 9999"),
-        ([entry(1)], {"time_unit": None}, r"'t' is 1790002801\.0; give the source the time_unit of numbers: s, ms, us"),
-        ([entry(1, v="blue")], {}, r"the version is 'blue', not a number; give .*versions=\{'blue': 1\}"),
-        ([entry(1, v=None)], {}, r"the version is '', not a number"),
-        ([entry(1, id="")], {}, r"'id' is ''; expected the id of the request"),
-        ([entry(1, id=True)], {}, r"'id' is True; expected the id of the request"),
-        ([entry(1, id="\ud800")], {}, r"line 1: the id is '\\ud800'; expected text in Unicode"),
-        ([entry(1, y=None), entry(1, y=1)], {"labels": {"y": "y"}}, "line 2: the id 'r1' has another content than"),
-        ([entry(1, n=0, q="1,2\n3,4", s="1\n2")], {**BODIES, "row": "n"}, "the entry has 2 rows, but 'n' numbers"),
-        ([entry(1, q="x" * 131_073, s="1")], BODIES, r"line 1: the body is not CSV \(field larger than field limit"),
-        ([entry(1, q=[[1, 2]], s="[" * 100_000)], BODIES, r"line 1: the body is not JSON \(maximum recursion"),
-        ([entry(1, q=split("a", "a"), s="1")], BODIES, "line 1: inputs has the name 'a' twice"),
-        ([entry(1, q={"inputs": [tensor("a"), tensor("a")]}, s="1")], BODIES, "the body has the tensor 'a' twice"),
-        ([{"x": 1}], {}, r"line 1: there is no field 'id'; the entry has x"),
-        ([entry(1, a={"b": 1})], {}, r"'input\.a' is .*of type dict; expected a number, a text or a list"),
-        ([entry(1), entry(2, a="x")], {}, r"'input\.a' has values of different kinds: int in .*line 1; text in .*2"),
-        ([entry(1, a=[1]), entry(2, a=[[1, 2]])], {}, r"'input\.a' is a list of depth 2, and of depth 1"),
-        ([entry(1, a=2**53 + 1), entry(2, a=0.5)], {}, r"line 1: 'input\.a' is 9007199254740993, which is no float"),
-        ([entry(1, a=2**64)], {}, r"'input\.a' is 18446744073709551616, which a 64-bit integer does not hold"),
-        ([entry(1, a="x")], {"schema": {"input.a": "int64"}}, r"'input\.a' has a value that is not of type int64"),
-        ([entry(1, e="a"), entry(2, e="b")], {"endpoint_field": "e"}, r"entries of 'b', and of 'a' in .*choose one by"),
-        ([entry(n, q=[[1, 2]], s=answer_of(m)) for n, m in enumerate("ab")], BODIES, "entries of 'b', and of 'a' in"),
-        ([entry(1, q="1,2,3", s="1")], BODIES, r"rows of 3 values without names, but inputs names 2 \(a, b\)"),
-        ([entry(1, q="[[1,2]]", s="[1,2]")], BODIES, r"1 rows in the request, but 2 of 'p' in the response"),
-        ([entry(1, q="{cut", s="1")], BODIES, r"the body is not JSON \(.*\); it begins with '\{cut'"),
-        ([entry(1, q=None, s="1")], BODIES, r"the body is null; expected instances"),
-        ([entry(1, q="H4sIAAAA", s="1")], BODIES, r"the body begins with b'\\x1f\\x8b.*expected JSON or CSV"),
-        ([entry(1, q={"inputs": [{"name": "a", "datatype": "", "shape": [2]}]}, s="1")], BODIES, r"shape \[2\] and 0"),
-        ([entry(1, q=[[1, 2]], s=None)], BODIES, r"no captured rows .*\(1 without a response\); to watch inputs alone"),
+        (entry(1, t="2026-09-21T15:00:00"), {}, "'t' is not a time", r"'t' is 2026-09-21T15:00:00, without a zone; if it is UTC"),
+        (entry(1, t="noon"), {}, "'t' is not a time", r"'t' is 'noon'; expected a time in ISO 8601"),
+        (entry(1, t=1e300), {}, "'t' is not a time", r"'t' is 1e\+300; expected a time in the years 1 to 9999"),
+        (entry(1, v="blue"), {}, "of a version that is not a number", r"'blue', not a number; give .*versions=\{'blue': 1\}"),
+        (entry(1, v=None), {}, "of a version that is not a number", r"the version is '', not a number"),
+        (entry(1, v="007"), {}, "of a version that is not a number", r"the version is '007', not a number"),
+        (entry(1, id=""), {}, "without an id", r"'id' is ''; expected the id of the request"),
+        (entry(1, id=True), {}, "without an id", r"'id' is True; expected the id of the request"),
+        (entry(1, id="\ud800"), {}, "without an id", r"'id' is '\\ud800'; expected .* in Unicode"),
+        (entry(1, id="x" * 10**6), {}, "without an id", r"'id' is 'x+\.\.\.x+'; expected .* of at most 1000"),
+        (entry(1, n=-1), {"row": "n"}, ROW, "'n' is -1; expected the number of a row, 0 or more"),
+        (entry(1, n=True), {"row": "n"}, ROW, "'n' is True; expected the number of a row, 0 or more"),
+        (entry(0, a=2), {}, "of an id with another content", r"the id 'r0' has another content than in .*line 1; name a field"),
+        (entry(0, y=1), {"labels": {"y": "y"}}, "of an id with another content", "the id 'r0' has another content than"),
+        (entry(1, q="1,2\n3,4", s="1\n2", n=0), {**BODIES, "row": "n"}, "of several rows", "has 2 rows, but 'n' numbers"),
+        (entry(1, q="x" * 131_073), BODIES, UNDECODED, r"not CSV in UTF-8 \(field larger than field limit"),
+        (entry(1, q="{cut"), BODIES, UNDECODED, r"the body is not JSON \(.*\); it begins with b'\{cut'"),
+        (entry(1, q="H4sIAAAA"), BODIES, UNDECODED, r"the body begins with b'\\x1f\\x8b.*expected JSON or CSV"),
+        (entry(1, q=None), BODIES, UNDECODED, r"the body is null; expected instances"),
+        (entry(1, q='{"a": 1, "a": 2}'), BODIES, UNDECODED, r"not JSON \(a field of 'a' occurs twice"),
+        (entry(1, q=SPLIT), BODIES, UNDECODED, "inputs has the name 'a' twice"),
+        (entry(1, q={"inputs": [tensor("a"), tensor("a")]}), BODIES, UNDECODED, "the body has the tensor 'a' twice"),
+        (entry(1, q={"instances": [[1, 2]], "inputs": [[3, 4]]}), BODIES, UNDECODED, "has 'instances' and 'inputs'"),
+        (entry(1, q=tensors(shape=[2], data=None)), BODIES, UNDECODED, r"shape \[2\] and 0 values"),
+        (entry(1, q=tensors(shape=[-1, -1], data=[1])), BODIES, UNDECODED, r"shape \[-1, -1\] and 1 values"),
+        (entry(1, q=tensors(shape=[1, 10**15, 0], data=[])), BODIES, UNDECODED, r"of 1000000000000001 lists"),
+        (entry(1, q={"c": 1}), BODIES, "a request without any of the inputs", "inputs names 'a', 'b', none of which is"),
+        (entry(1, q="1,2,3"), BODIES, "another number of values than names", r"rows of 3 values .*names 2 \(a, b\)"),
+        (entry(1, q="[[1,2]]", s="[1,2]"), BODIES, "another number of rows than its answer", r"1 rows .* but 2 of 'p'"),
+        (entry(1, a={"b": 1}), {}, "'input.a' is not of type int64", r"'input\.a' is \{'b': 1\}, which is not of type int64"),
+        (entry(1, a="x"), {}, "'input.a' is not of type int64", r"line 2: 'input\.a' is 'x', which is not"),
+        (entry(1, a=[1]), {}, "'input.a' is not of type int64", r"'input\.a' is \[1\], which is not"),
+        (entry(1, a=2**64), {}, "'input.a' is not of type int64", r"'input\.a' is 18446744073709551616"),
+        (entry(1, a=True), {}, "'input.a' is not of type int64", r"'input\.a' is True"),
+        (entry(1, a="x"), {"schema": {"input.a": "int32"}}, "'input.a' is not of type int32", r"'input\.a' is 'x'"),
+        (entry(1, e="b"), {"endpoint_field": "e"}, "of endpoint 'b'", "choose an endpoint by the source's 'endpoint'"),
+        (entry(1, s=answer_of("b")), BODIES, "of endpoint 'b'", "choose an endpoint by the source's 'endpoint'"),
+        ({"x": 1}, {}, "without 'id'", r"there is no field 'id'; the entry has x"),
     ],
 )  # fmt: skip
-def test_refuses(lines: Any, fields: Any, message: str, tmp_path: Path, make_context: Any) -> None:
+def test_unreadable_entry_is_left_out(
+    line: Any,
+    fields: Any,
+    reason: str,
+    detail: str,
+    tmp_path: Path,
+    make_context: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One among honest entries is counted; nothing but it fails the window, with the same words."""
+    honest = {"q": [[1, 2]], "s": answer_of("a"), "e": "a", "n": 0, "y": None}
+    line = {**honest, **line} if "id" in line else line
+    logs.append(tmp_path / "log" / "x.jsonl", [entry(number, **honest) for number in (0, 2, 3)][:1] + [line])
+    logs.append(tmp_path / "log" / "x.jsonl", [entry(number, **honest) for number in (2, 3)])
+    ingest = logs.Ingests(make_context, tmp_path)
+    table, rows = ingest(hourly(tmp_path / "log", **fields))
+    assert table["request_id"].to_pylist() == ["r0", "r2", "r3"]
+    assert rows.rejected == {reason: 2 if reason == "of several rows" else 1} and rows.rows_in == 3 + sum(
+        rows.rejected.values()
+    )
+    assert re.search(detail, caplog.text)
+    with pytest.raises(
+        BadInput, match=rf"[12] rows in the window .* cannot be read, beside 3 others; at most 1%.*{detail}"
+    ):
+        ingest(hourly(shutil.copytree(tmp_path / "log", tmp_path / "again"), max_rejected=0.01, **fields))
+    if "another content" not in reason and "endpoint" not in reason and "type" not in reason:
+        logs.append(tmp_path / "alone" / "x.jsonl", [line])
+        with pytest.raises(BadInput, match=rf"no captured rows for the window .*{re.escape(reason)}.*{detail}"):
+            ingest(hourly(tmp_path / "alone", **fields))
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "message"),
+    [
+        ({"t": 1_790_002_801}, {"time_unit": None}, r"'t' is 1790002801; give the source the time_unit of numbers: s, ms, us"),
+        ({"e": "b"}, {"endpoint_field": "e"}, "the log has entries of 'a', and of 'b'; choose one by"),
+        ({"q": [[1, 2]], "s": None}, BODIES, r"no captured rows .*\(2 without a response\); to watch inputs alone"),
+    ],
+)  # fmt: skip
+def test_wrong_source_is_refused(line: Any, fields: Any, message: str, tmp_path: Path, make_context: Any) -> None:
+    lines = [{**entry(number, e="a"), **(line if number or "e" not in line else {})} for number in range(2)]
     logs.append(tmp_path / "log" / "x.jsonl", lines)
     with pytest.raises(BadInput, match=message):
         logs.Ingests(make_context, tmp_path)(hourly(tmp_path / "log", **fields))
@@ -113,7 +166,7 @@ def test_refuses_other_files_and_empty_logs(tmp_path: Path, make_context: Any) -
     ("content", "message"),
     [
         (b'{"a": 1}\n'.decode().encode("utf-16"), "begins with b'.xff.xfe"),
-        (b'{"a": 1}\n'.decode().encode("utf-16-le"), "1 no JSON object"),
+        (b'{"a": 1}\n'.decode().encode("utf-16-le"), "2 no JSON object"),
         (bytes.fromhex("28b52ffd") + b"zstd", r"begins with b'\(.xb5/.xfd"),
         (b"PK\x03\x04", "begins with b'PK"),
         (gzip.compress(b'{"a": 1}\n')[:-9], "damaged, or not finished"),
@@ -165,7 +218,7 @@ def test_refuses_what_data_capture_lacks(tmp_path: Path, make_context: Any) -> N
     assert rows.rejected == {"of version 'green', which was not deployed from here": 1}
     capture(tmp_path, "no base64", "0.5", "BASE64")
     with pytest.raises(
-        BadInput, match=r", byte \d+, endpointInput: the data is not in Base64, which its encoding says"
+        BadInput, match=r", byte \d+, endpointOutput: the data is not in Base64, which its encoding says"
     ):
         ingest(source)
     logs.append(tmp_path / "other" / "x.jsonl", [{"captureData": {}}])

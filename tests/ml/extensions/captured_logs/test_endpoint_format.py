@@ -123,7 +123,7 @@ class TestEndpointFormat(ModelFormatContract):
 MATRIX = v2(
     {"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": {"content_type": "np"}}, parameters={"a": 1}
 )
-TABLE = form_of('{"dataframe_split": {"columns": [], "data": []}}', b'{"predictions": []}')
+TABLE = form_of({"dataframe_split": {"columns": [], "data": []}}, {"predictions": []})
 
 
 @pytest.mark.parametrize(

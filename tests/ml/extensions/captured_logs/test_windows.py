@@ -114,7 +114,7 @@ def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
     ("fields", "reason"),
     [
         ({"v": 2}, "of version '2', which was not deployed from here"),
-        ({"s": '{"error": "x"}'}, "answered with an error"),
+        ({"s": '{"error": "x"}'}, "answered without predictions"),
         (None, None),
     ],
 )
