@@ -20,9 +20,9 @@ class WriteTableOperator(HopsOperator):
 
     The rows may be predictions, examples, a snapshot, or the quarantined rows of a validation. The table gets two more
     columns: ``hops_batch``, and ``hops_folder``, the split or table within the artifact. All rows are written in one
-    transaction, which first deletes rows of the same batch, so a retry or a rerun replaces them. Databases other than
-    PostgreSQL are written by the worker, with the driver of Airflow's provider, which then reads the rows
-    again: a value that the table does not keep fails the task before the transaction ends.
+    transaction, which first deletes rows of the same batch, so a retry or a rerun replaces them. Databases are written
+    by the worker, with the driver of Airflow's provider, which then reads the rows again: a value that the table does
+    not keep fails the task before the transaction ends.
 
     Example::
 
@@ -32,12 +32,12 @@ class WriteTableOperator(HopsOperator):
 
     Args:
         rows: The artifact. (templated)
-        table: The table: a :class:`~airflow_hops.extensions.tables.Table`, its URI, or its fields. It is created if
-            it does not exist, except in databases other than PostgreSQL. (templated)
+        table: The table: a :class:`~airflow_hops.extensions.tables.Table`, its URI, or its fields. A lake's table is
+            created if it does not exist. (templated)
         folders: Folders of the artifact to write, such as ``["eval"]`` or ``["rejected/flights"]``; None for all
             except rejected records. (templated)
-        batch: Value of ``hops_batch``, such as ``"{{ ds }}"``; None for the artifact's path in the store, which
-            consists of DAG, run and task. (templated)
+        batch: Value of ``hops_batch``, such as ``"{{ ds }}"``, which is compared by its bytes; None for the artifact's
+            path in the store, which consists of DAG, run and task. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`. Tables of Iceberg and Delta need a ``runtime``
             with their libraries.
     """

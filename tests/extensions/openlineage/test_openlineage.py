@@ -315,6 +315,7 @@ def test_written_table_is_an_output(
 ) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("request_id,row\n" + "".join(f"r{number},{number}\n" for number in range(9)))
+    postgres.execute("CREATE TABLE requests (request_id text, row int8, hops_batch text, hops_folder text)")
     run_dag("write_table", {"captured": str(rows)}, "tests/extensions/tables/dags")
     answer = postgres.execute("SELECT count(*), min(request_id), max(hops_folder) FROM requests")
     assert answer.fetchone() == (9, "r0", "requests")

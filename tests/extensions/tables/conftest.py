@@ -71,7 +71,8 @@ def postgres(postgres_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
 
 DRIVERS = (
     *("PyMySQL==1.2.4", "mysql-connector-python==26.10.0", "apache-airflow-providers-mysql==6.7.1"),
-    *("duckdb==2.0.1", "airflow-provider-duckdb==0.2.0"),
+    *("duckdb==2.0.1", "airflow-provider-duckdb==0.2.0", "pyodbc==5.5.0", "apache-airflow-providers-odbc==4.13.1"),
+    *("JayDeBeApi==1.2.3", "JPype1==1.7.1", "apache-airflow-providers-jdbc==5.6.1"),
 )
 
 
@@ -83,7 +84,7 @@ def drivers() -> None:
     from uv import find_uv_bin
 
     folder = REPOSITORY / ".hops" / "databases"
-    if not (folder / "pymysql").exists():
+    if not (folder / "jaydebeapi").exists():
         command = [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *DRIVERS]
         subprocess.run(command, check=True)
     if str(folder) not in sys.path:

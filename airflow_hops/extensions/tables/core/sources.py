@@ -13,6 +13,8 @@ SQL = "sql"
 """Scheme of the tables and queries of databases: ``sql://`` with the id of the connection."""
 FETCHED = "fetched"
 """Dialect of the databases whose rows the worker reads, through the hook of Airflow's provider."""
+FAULTS = ("01", "08P01", "0A", "21", "22", "23", "25006", "28", "3D", "3F", "42", "44", "54", "P0001")
+"""Beginnings of SQLSTATE that another try would meet again, such as those of data, constraints, access and syntax."""
 LAKES = ("iceberg", "delta")
 """Schemes of the tables that are read and written without Spark."""
 _S3_OPTIONS = {

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.tables.runner.servers import is_jdbc, is_odbc, package_of, server_of
 
 _MOST_DIGITS = 38
 _EXACT_DIGITS = 15
@@ -29,10 +29,16 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (time, "time"), (timedelta, "duration"),
 )  # fmt: skip
 """Kinds of Python's values; a subclass comes before its base."""
+_PLAIN: dict[str, Callable[[Any], object]] = {
+    "int": int.__int__, "float": float.__float__, "text": str.__str__, "binary": bytes,
+}  # fmt: skip
+"""Conversions of values of subclasses, such as Java's integers, which cannot be pickled."""
+_Class = type  # which names a method of Column
+_EXACT = (int, float, str, bytes)
 _TYPES = {
     "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(), "binary": pa.binary(),
     "datetime": pa.timestamp("us"), "zoned": pa.timestamp("us", "UTC"), "date": pa.date32(),
-    "time": pa.time64("us"), "duration": pa.duration("us"),
+    "time": pa.time64("us"), "duration": pa.duration("us"), "uuid": pa.string(),
 }  # fmt: skip
 _NUMBERS, TIMES = ("int", "float", "decimal", "number"), ("date", "datetime", "zoned", "time", "duration", "moment")
 _NAMES = {
@@ -40,18 +46,21 @@ _NAMES = {
     "int": r"u?(tiny|small|medium|big|huge)?int(eger)?\d*\b",
     "float": r"float|double|real|binary_(float|double)",
     "bool": r"bool",
-    "zoned": r"timestamptz|timestamp_l?tz|timestamp.*with.*time.?zone|datetimeoffset",
+    "zoned": r"timestamptz|timestamp_l?tz|timestamp.*with\b.*time.?zone|datetimeoffset",
     "datetime": r"timestamp|datetime|smalldatetime",
     "date": r"date\b",
     "time": r"time\b",
     "binary": r"blob|bytea|bytes|(long_)?raw|(var)?binary",
-    "text": r"(n|long_)?(var)?char|n?text|(fixed)?string|str\b|n?clob|xml|json|enum|uuid",
+    "text": r"(n|long_)?(var)?char|n?text|(fixed)?string|str\b|n?clob|xml|json|enum",
+    "uuid": r"uuid",
 }
 """Patterns of the beginnings of type names in lower case; the first that matches counts."""
 _CHANGED = {
     "single": "is a FLOAT, which the server sends with six digits, also as text",
     "json": "is JSON, of which the driver makes nulls, floats and texts",
     "interval": "is an interval, and the driver takes each month for 30 days",
+    "oid": "is an oid, which the driver takes for an integer with a sign",
+    "money": "is money, of which the driver makes a float",
 }
 """Declared kinds whose values a driver changes, and how."""
 _CHANGED_BY_DUCKDB = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|VARIANT|TIME WITH TIME ZONE)\b")
@@ -66,6 +75,10 @@ _CODES: dict[str, dict[str, Sequence[int]]] = {
                   "binary": (11,), "time": (12,), "bool": (13,)},
 }  # fmt: skip
 """Numbers of types in a driver's description, by the driver's protocol."""
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(rf"{_NUMBER.pattern}|[+-]?(nan|inf(inity)?)", re.IGNORECASE)
+"""Texts of numbers; Python's own conversions also take ``1_000``, blanks and digits of other scripts."""
+_BOOLS = {"1": True, "0": False, "t": True, "f": False, "true": True, "false": False}
 _PROTOCOLS = dict.fromkeys(["MySQLdb", "pymysql", "mysql"], "mysql") | {
     **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "postgres"),
     **dict.fromkeys(["clickhouse_driver", "clickhouse_connect"], "clickhouse"),
@@ -83,7 +96,7 @@ class Column:
         declared: Kind by the cursor's description: of ``_TYPES``, ``decimal``, ``number`` or ``moment``; empty if
             unknown, or of ``_CHANGED``.
         digits: Declared digits left and right of a decimal's point; None if unknown.
-        is_utc: Whether times without a zone are in UTC, since the session is.
+        is_utc: Whether times without a zone are in UTC, since the session is; None if its zone is unknown.
         kinds: Kinds of all values.
         left: Most digits left of the point.
         right: Most digits right of it.
@@ -96,7 +109,7 @@ class Column:
     where: str
     declared: str = ""
     digits: tuple[int, int] | None = None
-    is_utc: bool = False
+    is_utc: bool | None = False
     kinds: set[str] = field(default_factory=set)
     left: int = 0
     right: int = 0
@@ -112,11 +125,13 @@ class Column:
         """
         present = [value for value in values if value is not None]
         self.nulls += len(values) - len(present)
+        conversions = {type_: self._conversion(type_) for type_ in set(map(type, present))}
+        if any(conversions.values()):
+            values = [convert(value) if (convert := conversions.get(type(value))) else value for value in values]
+            present = [value for value in values if value is not None]
         kinds = {_kind_of(type_) for type_ in set(map(type, present))}
-        if "" in kinds:
-            odd = next(type(value).__name__ for value in present if not _kind_of(type(value)))
-            raise self._refused(f"has a value of Python's type {odd!r}, which has no type in a snapshot")
-        if kinds & {"float", "datetime", "decimal"} and any(value != value for value in present):
+        timed = present if kinds & {"float", "datetime"} else ()
+        if any(value != value for value in timed if not isinstance(value, Decimal)):
             if kinds != {"float"}:
                 raise self._refused("has NaN or NaT among other values, as if it stood for a null")
             self.has_nan = True
@@ -125,11 +140,6 @@ class Column:
             kinds = kinds - {"datetime"} | {("datetime", "zoned")[is_zoned] for is_zoned in zoned}
         if "time" in kinds and any(isinstance(value, time) and value.tzinfo is not None for value in present):
             raise self._refused("has times of day with a zone")
-        convert = self._conversion(kinds)
-        if convert is not None:
-            values = [None if value is None else convert(value) for value in values]
-            present = [value for value in values if value is not None]
-            kinds = {_kind_of(type_) for type_ in set(map(type, present))}
         if kinds & {"int", "decimal"}:
             self._count_digits(present)
         self.kinds |= kinds
@@ -157,6 +167,8 @@ class Column:
             raise self._refused(f"is declared as {declared}, and the driver returns floats")
         if declared in TIMES and kind not in TIMES:
             raise self._refused(f"is declared as a time ({declared}), and the driver returns {kind}")
+        if kind == "datetime" and self.is_utc is None:
+            raise self._refused("has times without a zone, and the zone of the database's sessions is unknown")
         if kind == "datetime" and declared == "zoned":
             if not self.is_utc:
                 raise self._refused("is declared as a time with a zone, and the driver returns times without")
@@ -172,26 +184,37 @@ class Column:
         except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
             raise self._refused(f"has a value that does not fit {type_} ({error})") from error
 
-    def _conversion(self, kinds: set[str]) -> Callable[[Any], object] | None:
-        """Returns the conversion of a batch's values, None for none: the rules of values of another type."""
-        if kinds == {"uuid"}:
+    def _conversion(self, type_: _Class) -> Callable[[Any], object] | None:
+        """Returns the conversion of a Python type's values, None if there is none; it does not depend on others."""
+        kind = _kind_of(type_)
+        if not kind:
+            raise self._refused(f"has a value of Python's type {type_.__name__!r}, which has no type in a snapshot")
+        if kind == "uuid":
             return str
-        if kinds == {"binary"}:
-            return bytes
-        if kinds == {"text"} and self.declared in _NUMBERS:
-            return self._number_of_text
+        if kind == "text" and self.declared in (*_NUMBERS, "bool", "uuid"):
+            return self._value_of_text
         has_scale = self.digits is not None and self.digits[1] > 0
-        if kinds == {"float"} and self.declared in ("", "decimal", "number") and has_scale:
+        if kind == "float" and self.declared in ("", "decimal", "number") and has_scale:
             return self._decimal_of_float
-        return None
+        if hasattr(type_, "nanosecond"):  # of pandas
+            return self._without_nanoseconds
+        return _PLAIN[kind] if type_ not in _EXACT and kind in _PLAIN else None
 
-    def _number_of_text(self, text: str) -> Decimal | float:
-        with suppress(InvalidOperation, ValueError):
-            if self.declared == "float":
-                return float(text)
-            if (value := Decimal(text)).is_finite():
-                return value
+    def _value_of_text(self, text: str) -> object:
+        if self.declared == "uuid":
+            return text.lower()  # psqlodbc's are in upper case
+        if self.declared == "bool" and text in _BOOLS:
+            return _BOOLS[text]
+        if self.declared == "float" and _FLOAT.fullmatch(text):
+            return float(text)
+        if self.declared not in ("float", "bool") and _NUMBER.fullmatch(text):
+            return Decimal(text)
         raise self._refused(f"is declared as {self.declared}, and the driver returns the text {text!r}")
+
+    def _without_nanoseconds(self, value: Any) -> object:
+        if value == value and value.nanosecond:
+            raise self._refused(f"has the time {value}, and a snapshot holds microseconds")
+        return value
 
     def _decimal_of_float(self, value: float) -> Decimal:
         """Returns the decimal of which a driver made a float."""
@@ -212,9 +235,9 @@ class Column:
                     raise self._refused(f"has {value}")
                 self.right = max(self.right, -_exponent(value))
                 self.left = max(self.left, len(value.as_tuple().digits) + _exponent(value))
-            elif not -(1 << 63) <= value < 1 << 63:
-                self.is_large = True
-        whole = [abs(value) for value in values if isinstance(value, int)]
+            elif isinstance(value, int):
+                self.is_large = self.is_large or not -(1 << 63) <= value < 1 << 63
+        whole = [min(abs(value), 10**_MOST_DIGITS) for value in values if isinstance(value, int)]
         self.left = max(self.left, len(str(max(whole))) if whole else 0)
 
     def _decimal(self) -> pa.DataType:
@@ -244,21 +267,25 @@ def _kind_of(type_: type) -> str:
     return next((kind for base, kind in _KINDS if issubclass(type_, base)), "")
 
 
-def columns_of(description: Sequence[Sequence[object]] | None, connection: object, where: str) -> list[Column]:
-    """Returns the columns that a cursor describes.
+def columns_of(
+    description: Sequence[Sequence[object]] | None, connection: object, where: str, types: Sequence[str] = ()
+) -> list[Column]:
+    """Returns the columns that a cursor describes; ``types`` are their types' names, if the database was asked.
 
     Raises:
         BadInput: there are none, or two have one name.
     """
     if not description:
         raise BadInput(f"{where}: the query returns no columns; expected a query for rows, such as SELECT")
-    package = type(connection).__module__.partition(".")[0]
+    package = package_of(connection)
+    protocol = "odbc" if is_odbc(connection) else "jdbc" if is_jdbc(connection) else _PROTOCOLS.get(package, "")
     columns = dict[str, Column]()
     for number, entry in enumerate(description, 1):
         name = str(entry[0] or "")
         if name in columns:
             raise BadInput(f"{where}: column {number} ({name!r}) has an earlier one's name; rename it, or leave it out")
-        columns[name] = _column(name, entry, connection, _PROTOCOLS.get(package, ""), where)
+        code = types[number - 1] if types else entry[1]
+        columns[name] = _column(name, (name, code, *entry[2:]), connection, protocol, where)
     return list(columns.values())
 
 
@@ -274,6 +301,7 @@ def _column(name: str, entry: Sequence[object], connection: object, protocol: st
         text = text.replace("db_type_date", "datetime")  # Oracle's has a time of day
         text = re.sub(r"^(db_type_|nullable\(|lowcardinality\()+", "", text)
         declared = next((kind for kind, pattern in _NAMES.items() if re.match(pattern, text)), "")
+        declared = text if protocol == "odbc" and text in ("oid", "money") else declared
         if protocol == "clickhouse" and declared == "datetime":  # a moment, which the driver returns in some local time
             declared = "zoned"
         if match := re.search(r"\((\d+)\s*,\s*(\d+)\)", text):
@@ -283,7 +311,8 @@ def _column(name: str, entry: Sequence[object], connection: object, protocol: st
     digits = None
     if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= _MOST_DIGITS and precision:
         digits = (precision - scale, scale)
-    return Column(name, where, declared, digits, is_utc=protocol == "mysql")
+    is_utc = server_of(connection).utc is not None or None if protocol in ("odbc", "jdbc") else protocol == "mysql"
+    return Column(name, where, declared, digits, is_utc)
 
 
 def check_duckdb_types(names: Sequence[str], types: Sequence[object], where: str) -> None:

@@ -11,9 +11,10 @@ import logging
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +27,38 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import window_time
-from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
-from airflow_hops.extensions.tables.runner.columns import TIMES, Column, check_duckdb_types, columns_of
+from airflow_hops.extensions.tables.core.sources import FAULTS, QuerySource, name_of_query
+from airflow_hops.extensions.tables.runner.columns import Column, check_duckdb_types, columns_of
+from airflow_hops.extensions.tables.runner.jdbc import return_exact_values, type_names
+from airflow_hops.extensions.tables.runner.servers import (
+    MYSQL,
+    POSTGRES,
+    Server,
+    is_jdbc,
+    is_mysql,
+    is_odbc,
+    package_of,
+    server_of,
+)
 
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 14
 _FILE_ROWS = 1 << 20
 _REPORTED_ROWS = 1 << 20
-_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError", "OverflowError"}
-"""Errors of PEP 249 and Python that another try would meet again, unless their SQLSTATE is one of :data:`_PASSING`."""
+_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
+"""Errors of PEP 249 that another try would meet again, as Python's of values, unless SQLSTATE says :data:`_PASSING`."""
 _PASSING = ("08", "40", "53", "57")
 """Classes of SQLSTATE: lost connections, rollbacks, lack of resources, and cancellations."""
-_UTC = {
-    **dict.fromkeys(["MySQLdb", "mysql", "pymysql"], "SET SESSION time_zone = '+00:00'"),
-    **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "SET timezone TO 'UTC'"),
-    **{"databricks": "SET TIME ZONE 'UTC'", "duckdb": "SET GLOBAL TimeZone = 'UTC'"},
-    **{"oracledb": "ALTER SESSION SET TIME_ZONE = 'UTC'", "snowflake": "ALTER SESSION SET TIMEZONE = 'UTC'"},
-}
-"""Statements by which a session gets UTC, in which it compares and returns times, by the driver's package.
-
-Each cursor of DuckDB is a session, which begins with the global settings.
-"""
 _UNREADABLE = ("halffloat", "string_view", "binary_view")
 """Types that a step's Arrow, which may be older, does not read."""
+_DAYS = ("date", "datetime", "zoned", "moment")
 _WINDOW = re.compile(r"(?<![:\w]):(window_start|window_end)\b")
 _PROVIDERS = {
     "databricks": "databricks", "druid": "apache-druid", "drill": "apache-drill", "exasol": "exasol",
     "gcpbigquery": "google", "hiveserver2": "apache-hive", "jdbc": "jdbc", "mssql": "microsoft-mssql",
-    "mysql": "mysql", "odbc": "odbc", "oracle": "oracle", "presto": "presto", "redshift": "amazon",
+    "mysql": "mysql", "odbc": "odbc", "oracle": "oracle", "postgres": "postgres", "presto": "presto",
+    "redshift": "amazon",
     "snowflake": "snowflake", "teradata": "teradata", "trino": "trino", "vertica": "vertica",
 }  # fmt: skip
 """Airflow's providers by type of connection, without ``apache-airflow-providers-``."""
@@ -98,21 +102,49 @@ def failing(where: str) -> Iterator[None]:
         text = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}"
         if isinstance(error, ImportError) or "AirflowOptionalProviderFeatureException" in names:
             raise BadInput(f"{text}; install the driver beside Airflow, as the provider's page says") from error
-        passes = str(getattr(error, "sqlstate", None)).startswith(_PASSING)  # of Snowflake, all are ProgrammingErrors
-        raise (BadInput if names & _FAULTS_OF_USERS and not passes else HopsError)(text) from error
+        state = sqlstate_of(error)
+        is_fault = names & _FAULTS_OF_USERS or isinstance(error, TypeError | ValueError | ArithmeticError)
+        is_bad = state.startswith(FAULTS) or (is_fault and not state.startswith(_PASSING))
+        raise (BadInput if is_bad else HopsError)(text) from error
+
+
+def sqlstate_of(error: BaseException) -> str:
+    """Returns SQLSTATE: of pyodbc, the first argument; of JDBC, of Java's exception; empty if the driver has none."""
+    for each in (error, *error.args[:1]):
+        state = each.getSQLState() if hasattr(each, "getSQLState") else getattr(each, "sqlstate", None)
+        if state is None and isinstance(each, str) and re.fullmatch("[0-9A-Z]{5}", each):
+            state = each
+        if state is not None:
+            return str(state)
+    return ""
 
 
 @contextmanager
 def connected(hook: Any, where: str) -> Iterator[Any]:
-    """Yields a connection of a hook, in UTC where the database's session has a zone that is known here."""
+    """Yields a connection of a hook, in UTC and one state of the database where this is known of it.
+
+    Raises:
+        BadInput: it is MySQL behind a driver for many databases.
+    """
     with failing(where), _closing(hook.get_conn()) as connection:
-        statement = _UTC.get(_package(connection))
-        if statement is not None:
-            with _closing(connection.cursor()) as cursor:
-                cursor.execute(statement)
-        if is_mysql(connection):
-            _begin_mysql(connection, where)
+        server = server_of(connection)
+        if server.utc:
+            _execute(connection, server.utc)
+        if server is MYSQL:
+            if is_odbc(connection) or is_jdbc(connection):
+                raise BadInput(f"{where}: ODBC and JDBC change values of {server.name}; use a connection of type mysql")
+            _set_characters(connection, where)
+        if is_jdbc(connection):
+            return_exact_values(connection, where)
+        elif server.snapshot is not None:
+            connection.commit()  # what the session has got so far
+            _execute(connection, server.snapshot)
         yield connection
+
+
+def _execute(connection: Any, statement: str) -> None:
+    with _closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
 
 
 @contextmanager
@@ -125,28 +157,18 @@ def _closing(item: Any) -> Iterator[Any]:
             item.close()
 
 
-def _package(connection: object) -> str:
-    return type(connection).__module__.partition(".")[0].lstrip("_")
-
-
-def is_mysql(connection: object) -> bool:
-    """Returns whether a driver is one of MySQL and MariaDB."""
-    return _package(connection) in ("MySQLdb", "mysql", "pymysql")
-
-
-def _begin_mysql(connection: Any, where: str) -> None:
-    """Begins a transaction in UTF-8, as MySQL converts text to the session's characters."""
+def _set_characters(connection: Any, where: str) -> None:
+    """Sets a session of MySQL to UTF-8, as it converts text to the session's characters."""
     with suppress(AttributeError):
         connection.set_character_set("utf8mb4")
     with _closing(connection.cursor()) as cursor:
         cursor.execute("SELECT @@character_set_results")
         [[characters]] = cursor.fetchall()
-        if characters != "utf8mb4":
-            raise BadInput(
-                f"{where}: the session's characters are {characters!r}, which hold not all text; set 'charset' to "
-                "'utf8mb4' in the connection's extra"
-            )
-        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    if characters != "utf8mb4":
+        raise BadInput(
+            f"{where}: the session's characters are {characters!r}, which hold not all text; set 'charset' to "
+            "'utf8mb4' in the connection's extra"
+        )
 
 
 def rows_of(hook: object, query: str, where: str) -> list[list[Any]]:
@@ -197,8 +219,11 @@ def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: obj
         store.remove_folder(uri)
 
 
-def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str) -> int:
-    """Writes the rows of a query to ``part-*.parquet`` in a folder, in their order; returns their number.
+def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str, values: Sequence[object] = ()) -> int:
+    """Writes the rows of a query, with values for its places, to ``part-*.parquet`` in a folder, in their order.
+
+    Returns:
+        Their number.
 
     Raises:
         BadInput: the query returns no columns, or two of one name, or values that no snapshot holds.
@@ -208,19 +233,20 @@ def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str
         return _write_arrow(result.to_arrow_iterable() if result.total_rows else [result.to_arrow()], folder, where)
     with _closing(_streaming_cursor(connection)) as cursor:
         if hasattr(cursor, "to_arrow_reader"):  # DuckDB, whose "execute" makes all rows before the first is read
-            if (relation := cursor.sql(sql)) is None:
+            if (relation := cursor.sql(sql, **({"params": list(values)} if values else {}))) is None:
                 columns_of(None, connection, where)
             check_duckdb_types(relation.columns, relation.types, where)
             return _write_arrow(relation.to_arrow_reader(_BATCH_ROWS), folder, where)
-        cursor.execute(sql)
+        arguments = (sql, tuple(values)) if values else (sql,)
+        cursor.execute(*arguments)
         if hasattr(cursor, "fetch_record_batch"):  # ADBC
             return _write_arrow(cursor.fetch_record_batch(), folder, where)
         if hasattr(cursor, "fetchmany_arrow"):  # Databricks
             return _write_arrow(_fetched_tables(cursor), folder, where)
         with temporary_folder("part") as spooled:
-            columns, batches = _spool(cursor, connection, spooled, where)
-            if is_mysql(connection):
-                _check_zero_dates(connection, columns, sql, where)
+            types = partial(_type_names, connection, cursor, arguments)
+            columns, batches = _spool(cursor, connection, types, spooled, where)
+            _check_times(connection, columns, arguments, where)
             schema = pa.schema([(column.name, column.type()) for column in columns])
 
             def converted() -> Iterator[pa.RecordBatch]:
@@ -235,18 +261,40 @@ def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str
 
 def _streaming_cursor(connection: Any) -> Any:
     """Returns a cursor that does not read all rows at once, where the driver's usual one does."""
-    package = _package(connection)
+    package = package_of(connection)
     streaming = getattr(sys.modules.get(f"{package}.cursors"), "SSCursor", None)  # mysqlclient, PyMySQL
     if streaming is not None:
         return connection.cursor(streaming)
     return connection.cursor("hops") if package in ("psycopg", "psycopg2") else connection.cursor()
 
 
-def _spool(cursor: Any, connection: object, folder: Path, where: str) -> tuple[list[Column], int]:
+def _type_names(connection: Any, cursor: Any, arguments: tuple[Any, ...]) -> Sequence[str]:
+    """Returns the database's names for the types of a query's columns, which descriptions of ODBC and JDBC lack."""
+    if is_jdbc(connection):
+        return type_names(cursor)
+    if not is_odbc(connection) or server_of(connection) is not POSTGRES:
+        return ()
+    sql, *values = arguments
+    types = ", ".join(f"pg_typeof({_quoted(POSTGRES, entry[0])})" for entry in cursor.description)
+    with _closing(connection.cursor()) as other:
+        other.execute(f"SELECT {types} FROM (\n{sql}\n) AS hops_source LIMIT 1", *values)
+        return [str(name) for row in other.fetchall() for name in row]
+
+
+def _quoted(server: Server, name: str) -> str:
+    quote = "`" if server is MYSQL else '"'
+    return quote + name.replace(quote, 2 * quote) + quote
+
+
+def _spool(
+    cursor: Any, connection: object, types: Callable[[], Sequence[str]], folder: Path, where: str
+) -> tuple[list[Column], int]:
     """Writes the values of each batch to a file of its number; returns the columns and the number of batches."""
     is_described_late = type(cursor).__module__.startswith("psycopg2")
     batch = cursor.fetchmany(_BATCH_ROWS) if cursor.description or is_described_late else []
     columns = columns_of(cursor.description, connection, where)
+    if names := types():
+        columns = columns_of(cursor.description, connection, where, names)
     number = rows = 0
     while batch:
         if isinstance(batch[0], Mapping):
@@ -260,20 +308,26 @@ def _spool(cursor: Any, connection: object, folder: Path, where: str) -> tuple[l
     return columns, number
 
 
-def _check_zero_dates(connection: Any, columns: Sequence[Column], sql: str, where: str) -> None:
-    """Raises BadInput if dates such as 0000-00-00, which drivers of MySQL return as nulls, are among the rows."""
-    names = {column.name: column.nulls for column in columns if column.nulls and column.declared in TIMES}
-    if not names:
+def _check_times(connection: Any, columns: Sequence[Column], arguments: tuple[Any, ...], where: str) -> None:
+    """Raises BadInput if there are times among the rows that the driver changes, such as 0000-00-00 and infinity."""
+    if not is_mysql(connection) and not is_odbc(connection):
         return
-    texts = [f"SUM(CAST(`{name.replace('`', '``')}` AS CHAR) IS NULL)" for name in names]
+    server = server_of(connection)
+    if server.changed_times is None:
+        return
+    times = [column for column in columns if column.declared in _DAYS and (column.nulls or server is not MYSQL)]
+    if not times:
+        return
+    sql, *values = arguments
+    counts = ", ".join(server.changed_times.format(_quoted(server, column.name)) for column in times)
     with _closing(connection.cursor()) as cursor:
-        cursor.execute(f"SELECT {', '.join(texts)} FROM (\n{sql}\n) AS hops_source")
-        [counts] = cursor.fetchall()
-    for (name, nulls), count in zip(names.items(), counts, strict=True):
-        if int(count or 0) != nulls:
+        cursor.execute(f"SELECT {counts} FROM (\n{sql}\n) AS hops_source", *values)
+        [changed] = cursor.fetchall()
+    for column, count in zip(times, changed, strict=True):
+        if (number := abs(int(count or 0) - column.nulls)) > 0:
             raise BadInput(
-                f"{where}: column {name!r} has {nulls - int(count or 0)} dates such as 0000-00-00, which the driver "
-                f"returns as nulls; replace them in the query, as NULLIF({name}, 0)"
+                f"{where}: column {column.name!r} has {number} times such as 0000-00-00, infinity or of the year "
+                f"20000, which the driver changes; replace them in the query, such as by NULLIF, or cast it to text"
             )
 
 

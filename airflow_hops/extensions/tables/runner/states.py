@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.artifacts.segments import segment
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.task_state import task_state
 from airflow_hops.extensions.tables.core.sources import (
     FETCHED,
     KeyedSource,
@@ -97,7 +99,7 @@ def fetch(fields: Mapping[str, Any], spec: StepSpec, store: ArtifactStore) -> It
     """
     conn_id = fields.get("conn_id", "")
     options = dict(spec.source_options.get(conn_id, {}))
-    if options.get("dialect") != FETCHED:
+    if "sql" in fields and options.get("dialect") != FETCHED:
         yield {}
         return
     query = _query_module()
@@ -106,7 +108,7 @@ def fetch(fields: Mapping[str, Any], spec: StepSpec, store: ArtifactStore) -> It
     if "sql" not in fields:
         from airflow_hops.extensions.tables.runner.write import write_rows
 
-        yield {conn_id: {**options, "written": write_rows(Table.from_value(fields), spec, store, hook)}}
+        yield {conn_id: {"dialect": FETCHED, "written": write_rows(Table.from_value(fields), spec, store, hook)}}
         return
     source = QuerySource.from_value("rows", fields)
     with query.fetched(source, spec, store, hook) as artifact:
@@ -141,7 +143,7 @@ def first_state(store: ArtifactStore, producer: Producer, table: str, source: Ta
     """Returns the state that the first try of a run found, so that all its tries read the same rows."""
     identity = json.dumps([producer.run_id, source.uri, source.version])
     name = f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
-    uri = store.internal("_state", "tasks", producer.dag_id, producer.task, "states", name)
+    uri = f"{task_state(store, producer, 'states')}/{segment(name)}"
     with contextlib.suppress(FileExistsError):
         store.create_text(uri, json.dumps({"state": state}))
     return str(store.read_json(uri)["state"])

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from contextlib import closing, contextmanager, suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.core.tables import BATCH, FOLDER, Table, batch_of, check_count, folders_of
 from airflow_hops.extensions.tables.runner.query import connected, failing, read_query
+from airflow_hops.extensions.tables.runner.servers import MYSQL, POSTGRES, Server, server_of
 
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 14
 _NAME = re.compile(r"\w+(\.\w+){0,2}")
+_PLACE = "\0"
+"""Place of a value in a statement, until it is in the driver's form."""
+_MOST_BYTES = 63
+"""Maximum length of a name in PostgreSQL, which cuts off the rest."""
 _NO_TRANSACTIONS = ("gcpbigquery",)
 
 
@@ -42,17 +49,13 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
         BadInput: the table is missing, has other columns, or does not keep a value.
         HopsError: the database failed.
     """
-    where, name = f"table {table.uri!r}", table.name or ""
+    where = f"table {table.uri!r}"
     if hook.conn_type in _NO_TRANSACTIONS:
         raise BadInput(f"{where}: {hook.conn_type} loads files, not rows; use an operator of its provider")
-    if not _NAME.fullmatch(name):
-        raise BadInput(f"{where}: the name is {name!r}; expected words, such as 'schema.table'")
     (artifact,) = spec.inputs["rows"]
     batch = spec.params.get("batch") or batch_of(store, artifact)
-    if "\\" in batch:
-        raise BadInput(
-            f"{where}: batch is {batch!r}; expected a text without backslashes, which databases read differently"
-        )
+    if not isinstance(batch, str):
+        raise BadInput(f"{where}: batch is {batch!r}; expected a text")
     folder = store.local(artifact)
     files = [(split, folder / path) for split, path in folders_of(store, artifact, spec.params.get("folders"))]
     schema = _schema([path for _, path in files], where)
@@ -64,31 +67,39 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
         failing(where),
         _transaction(hook, opened) as connection,
     ):
-        session = _Session(hook, connection, name, where)
+        session = _Session(hook, connection, server_of(opened), table)
         columns = session.columns(schema)
+        for field in schema:
+            if getattr(field.type, "tz", None) and session.server.utc is None:
+                raise BadInput(
+                    f"{where}: column {field.name!r} is {field.type}, and it is unknown how sessions of "
+                    f"{session.server.name!r} get UTC; convert it to a time without a zone, or to text"
+                )
+        singles = [*(pa.types.is_float32(field.type) for field in schema), False, False]
         with temporary_folder("part") as written:
-            count, values = session.replace(batch, columns, files)
+            count, values = session.replace(batch, columns, files, singles)
             chosen = ", ".join(session.quoted(column) for column in columns.values())
-            text = batch.replace("'", "''")
-            sql = f"SELECT {chosen} FROM {name} WHERE {session.quoted(columns[BATCH])} = '{text}'"
-            check_count(table.uri, batch, read_query(hook, connection, sql, written, where), count)
-            read = _digests(_read(sorted(written.glob("*.parquet"))), len(columns))
+            sql, chosen_batch = session.of_batch(f"SELECT {chosen}", columns[BATCH], batch)
+            check_count(table.uri, batch, read_query(hook, connection, sql, written, where, chosen_batch), count)
+            read = _digests(_read(sorted(written.glob("*.parquet")), where), singles)
             _check_values(list(columns), values, read, where)
         connection.commit()
     log.info("%d rows in table %s, batch %s", count, table.uri, batch)
-    return {"columns": {field.name: str(field.type) for field in schema}, "rows": count}
+    types = {field.name: str(field.type) for field in schema} | {BATCH: "string", FOLDER: "string"}
+    return {"columns": types, "rows": count}
 
 
 @contextmanager
 def _transaction(hook: Any, connection: Any) -> Iterator[Any]:
-    """Yields a connection all of whose cursors are in one transaction."""
+    """Yields a connection all of whose cursors are in one transaction, which reads what others have committed."""
     if hasattr(connection, "to_arrow_reader"):  # DuckDB, whose cursors are sessions, which commit each statement
         with closing(connection.cursor()) as session:
             yield _OneCursor(session.begin())
         return
-    if getattr(hook, "supports_autocommit", False):
-        connection.commit()  # some drivers refuse to change it in a transaction
+    if getattr(hook, "supports_autocommit", False) and hook.get_autocommit(connection):
         hook.set_autocommit(connection, False)
+    else:
+        connection.commit()  # what the session has got so far
     yield connection
 
 
@@ -109,48 +120,113 @@ class _OneCursor:
 
 
 class _Session:
-    def __init__(self, hook: Any, connection: Any, table: str, where: str) -> None:
-        self._hook, self._connection, self._table, self._where = hook, connection, table, where
+    def __init__(self, hook: Any, connection: Any, server: Server, table: Table) -> None:
+        self._hook, self._connection, self.server, self._where = hook, connection, server, f"table {table.uri!r}"
+        self._table = self._name(table.name or "")
+        lock = f"hops {hashlib.sha256(self._table.encode()).hexdigest()[:32]}"
+        for statement in server.begin if not getattr(connection, "in_transaction", False) else ():
+            with closing(connection.cursor()) as cursor:
+                cursor.execute(statement.format(lock))
+                cursor.fetchall() if cursor.description else None
+        if server is MYSQL:
+            self._check_engine()
+
+    def _name(self, name: str) -> str:
+        """Returns the table's name in SQL."""
+        parts = name.split(".")
+        if self.server is POSTGRES and len(parts) < 3 and all(0 < len(part.encode()) <= _MOST_BYTES for part in parts):
+            return ".".join(map(self.quoted, parts))  # as it is written, with capitals
+        if self.server is POSTGRES or not _NAME.fullmatch(name):
+            raise BadInput(
+                f"{self._where}: the name is {name!r}; expected 'table' or 'schema.table', of words (in PostgreSQL, of "
+                f"any text of at most {_MOST_BYTES} bytes)"
+            )
+        return name
+
+    def _check_engine(self) -> None:
+        """Raises BadInput if a table of MySQL has no transactions, so that a refused batch would have lost its rows."""
+        schema, _, name = self._table.rpartition(".")
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(
+                "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e USING (engine) "
+                f"WHERE t.table_schema = COALESCE(NULLIF('{schema}', ''), DATABASE()) AND t.table_name = '{name}' "
+                "AND e.transactions <> 'YES'"
+            )
+            for (engine,) in cursor.fetchall():
+                raise BadInput(f"{self._where}: its engine {engine} has no transactions; ALTER TABLE … ENGINE=InnoDB")
 
     def quoted(self, column: str) -> str:
         """Returns an identifier, which is then taken as it is written."""
         form = str(self._hook.escape_word_format)
         return form.format(column.replace(form[-1], 2 * form[-1]))
 
+    def _statement(self, text: str) -> str:
+        """Returns a statement with the driver's places for values."""
+        place = str(self._hook.placeholder)
+        parts = (text.replace("%", "%%") if place == "%s" else text).split(_PLACE)
+        return parts[0] + "".join(re.sub("1$", str(n), place) + part for n, part in enumerate(parts[1:], 1))
+
+    def of_batch(self, verb: str, column: str, batch: str) -> tuple[str, tuple[str, ...]]:
+        """Returns a statement on the rows of a batch, and its values: texts are the same if their bytes are.
+
+        Raises:
+            BadInput: the database cannot compare bytes, and takes another batch of the table for this one.
+        """
+        name, as_bytes = self.quoted(column), self.server.as_bytes
+        same = f"FROM {self._table} WHERE {name} = {_PLACE}"  # which an index may answer
+        if as_bytes is not None:
+            same += f" AND {as_bytes.format(name)} = {as_bytes.format(_PLACE)}"
+            return self._statement(f"{verb} {same}"), (batch, batch)
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(self._statement(f"SELECT {name} {same}"), (batch,))
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                for (other,) in rows:
+                    if other != batch:
+                        raise BadInput(
+                            f"{self._where}: the database takes batch {other!r} for {batch!r}; give its column "
+                            f"{column!r} a collation that compares bytes, or write a batch of another name"
+                        )
+        return self._statement(f"{verb} {same}"), (batch,)
+
     def columns(self, schema: pa.Schema) -> dict[str, str]:
         """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones."""
         with closing(self._connection.cursor()) as cursor:
-            cursor.execute(f"SELECT * FROM {self._table} WHERE 1 = 0")
+            try:
+                with failing(self._where):
+                    cursor.execute(f"SELECT * FROM {self._table} WHERE 1 = 0")
+            except BadInput as error:
+                names = ", ".join([*schema.names, BATCH, FOLDER])
+                raise error.with_text(f"{error}; if the table is missing, create it with the columns {names}") from None
             cursor.fetchall()
-            known = {str(each[0]).casefold(): str(each[0]) for each in cursor.description}
+            known = {str(each[0]): str(each[0]) for each in cursor.description}
         wanted = [*schema.names, BATCH, FOLDER]
-        for name in [*wanted, *(known.values() if schema.names else ())]:
-            if name.casefold() not in known or name.casefold() not in map(str.casefold, wanted):
-                place = "rows" if name in wanted else "table"
-                raise BadInput(
-                    f"{self._where}: column {name!r} is in the {place} alone; create the table with the columns "
-                    f"{', '.join(wanted)}, the last two of which are texts"
-                )
-        return {name: known[name.casefold()] for name in wanted}
+        folded = {name.casefold(): name for name in known if name not in wanted}
+        columns = {name: known.get(name) or folded.get(name.casefold()) for name in wanted}
+        alone = [("rows", name) for name, column in columns.items() if column is None]
+        alone += [("table", name) for name in known if name not in columns.values() and schema.names]
+        for place, name in alone:
+            raise BadInput(
+                f"{self._where}: column {name!r} is in the {place} alone; create the table with the columns "
+                f"{', '.join(wanted)}, the last two of which are texts"
+            )
+        return {name: str(column) for name, column in columns.items()}
 
-    def replace(self, batch: str, columns: dict[str, str], files: Sequence[tuple[str, Path]]) -> tuple[int, list[int]]:
+    def replace(
+        self, batch: str, columns: dict[str, str], files: Sequence[tuple[str, Path]], singles: Sequence[bool]
+    ) -> tuple[int, list[int]]:
         """Writes the rows of files instead of those of a batch; returns their number, and digests of the values."""
         names = [self.quoted(column) for column in columns.values()]
-        place = str(self._hook.placeholder)
-        places = [re.sub("1$", str(number), place) for number, _ in enumerate(names, 1)]
-        insert = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES ("
-        delete = f"DELETE FROM {self._table} WHERE {self.quoted(columns[BATCH])} = "
-        if place == "%s":
-            insert, delete = insert.replace("%", "%%"), delete.replace("%", "%%")
+        places = ", ".join(_PLACE for _ in names)
+        insert = self._statement(f"INSERT INTO {self._table} ({', '.join(names)}) VALUES ({places})")
         count, digests = 0, [0] * (len(names) + 1)
         with closing(self._connection.cursor()) as cursor:
-            cursor.execute(delete + places[0], (batch,))
+            cursor.execute(*self.of_batch("DELETE", columns[BATCH], batch))
             for folder, path in files:
-                for rows in _read([path]):
+                for rows in _read([path], self._where):
                     values = [(*row, batch, folder) for row in rows]
-                    cursor.executemany(f"{insert}{', '.join(places)})", values)
+                    cursor.executemany(insert, values)
                     count += len(values)
-                    digests = [sum(pair) for pair in zip(digests, _digests([values], len(names)), strict=True)]
+                    digests = [sum(pair) for pair in zip(digests, _digests([values], singles), strict=True)]
         return count, digests
 
 
@@ -165,7 +241,7 @@ def _schema(paths: Sequence[Path], where: str) -> pa.Schema:
             )
     for field in first:
         kinds = pa.types
-        if kinds.is_nested(field.type) or kinds.is_duration(field.type) or kinds.is_dictionary(field.type):
+        if kinds.is_nested(field.type) or kinds.is_duration(field.type):
             raise BadInput(
                 f"{where} cannot hold column {field.name!r}, which is {field.type}; convert it, or leave it out"
             )
@@ -174,32 +250,56 @@ def _schema(paths: Sequence[Path], where: str) -> pa.Schema:
     return first
 
 
-def _read(paths: Sequence[Path]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yields the rows of files, some at a time; times with a zone become those of UTC, without one."""
+def _read(paths: Sequence[Path], where: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yields the rows of files, some at a time; times with a zone become those of UTC, without one.
+
+    Raises:
+        BadInput: Python does not hold a value, such as a time with nanoseconds.
+    """
     for path in paths:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
-                yield list(zip(*(map(_plain, column.to_pylist()) for column in batch.columns), strict=True))
+                yield list(
+                    zip(*(_values(*each, where) for each in zip(batch.schema, batch.columns, strict=True)), strict=True)
+                )
 
 
-def _plain(value: Any) -> object:
-    is_zoned = isinstance(value, datetime) and value.tzinfo is not None
-    return value.astimezone(UTC).replace(tzinfo=None) if is_zoned else value
+def _values(field: pa.Field, column: pa.Array, where: str) -> list[object]:
+    try:
+        if pa.types.is_timestamp(field.type):
+            column = column.cast(pa.timestamp("us"))  # in UTC
+        values: list[object] = column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise BadInput(
+            f"{where}: column {field.name!r}, {field.type}, has a value that a driver does not take: {error}; convert "
+            "it where the artifact is made"
+        ) from error
+    return values
 
 
-def _digests(batches: Iterable[list[tuple[object, ...]]], columns: int) -> list[int]:
-    """Returns sums of the hashes of each column's values, and of the rows; equal numbers have equal hashes."""
-    sums = [0] * (columns + 1)
+def _digests(batches: Iterable[list[tuple[object, ...]]], singles: Sequence[bool]) -> list[int]:
+    """Returns sums of the hashes of each column's values, and of the rows; equal numbers have equal hashes.
+
+    Values in columns of float32, which ``singles`` marks, are compared as such: databases return 0.1 for one.
+    """
+    sums = [0] * (len(singles) + 1)
     for rows in filter(None, batches):
-        hashes = [[hash(_comparable(value)) for value in column] for column in zip(*rows, strict=True)]
+        columns = zip(zip(*rows, strict=True), singles, strict=True)
+        # A number's hash is linear, so that of [0.4, 0.6] would be that of [0, 1]; a tuple's is not.
+        hashes = [[hash((_comparable(value, single),)) for value in column] for column, single in columns]
         parts = [*map(sum, hashes), sum(map(hash, zip(*hashes, strict=True)))]
         sums = [one + other for one, other in zip(sums, parts, strict=True)]
     return sums
 
 
-def _comparable(value: Any) -> object:
+def _comparable(value: Any, is_single: bool) -> object:
+    if is_single and isinstance(value, int | float | Decimal):
+        with suppress(OverflowError):
+            (value,) = struct.unpack("f", struct.pack("f", value))
     if value != value:
         return "NaN"
+    if value == -1:  # whose hash is that of -2
+        return (-1,)
     if isinstance(value, bytes):  # whose hash is that of its text
         return (value,)
     if isinstance(value, time):  # a duration in MySQL

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE in the errors of a stream
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
+from airflow_hops.extensions.tables.core.sources import FAULTS, QuerySource, name_of_query
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
     check_duplicates,
@@ -39,8 +39,6 @@ _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeri
 _TIMES = ("date", "timestamp", "timestamptz")
 _CASTS = {"oid": "int8"} | dict.fromkeys(["uuid", "interval", "money", "record", "regproc"], "text")
 """Types that ADBC returns changed, or in a form that a snapshot does not hold, and casts that preserve them."""
-_FAULTS_OF_USERS = ("0A", "21", "22", "23", "25006", "28", "3D", "3F", "42", "44", "54", "P0001")
-"""Beginnings of SQLSTATE that another try would meet again, such as those of data, constraints, access and syntax."""
 
 
 class PostgresSession:
@@ -76,10 +74,10 @@ class PostgresSession:
             self.rows("SET TRANSACTION SNAPSHOT '{}'".format(snapshot.replace("'", "''")))
         self.rows("SET LOCAL idle_in_transaction_session_timeout = 0")
 
-    def rows(self, query: str, *values: str) -> list[list[Any]]:
-        """Returns the rows of a query with texts for ``$1``, ``$2`` and so on."""
+    def rows(self, query: str) -> list[list[Any]]:
+        """Returns the rows of a query."""
         with self._failing():
-            columns = self._execute(query, values).read_all().columns
+            columns = self._execute(query).read_all().columns
             return [list(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
 
     def fields(self, query: str) -> dict[str, pa.Field]:
@@ -94,22 +92,10 @@ class PostgresSession:
         with self._failing():
             yield from self._execute(query)
 
-    def append(self, rows: pa.RecordBatch, table: str, schema: str = "") -> None:
-        """Appends rows to a table, whose columns have the types that ADBC maps theirs to, by a binary ``COPY``."""
-        options = {"adbc.ingest.target_table": table, "adbc.ingest.mode": "adbc.ingest.mode.append"}
-        with self._failing(), adbc.AdbcStatement(self._connection) as statement:
-            statement.set_options(**options, **({"adbc.ingest.target_db_schema": schema} if schema else {}))
-            _bind(statement, rows)
-            statement.execute_update()
-
-    def _execute(self, query: str, values: Sequence[str] = ()) -> pa.RecordBatchReader:
+    def _execute(self, query: str) -> pa.RecordBatchReader:
         # ADBC's own DB-API needs a newer pyarrow than the profile `base` has.
         statement = self._stack.enter_context(adbc.AdbcStatement(self._connection))
         statement.set_sql_query(query)
-        if values:
-            _bind(
-                statement, pa.RecordBatch.from_arrays([pa.array([value]) for value in values], list(map(str, values)))
-            )
         stream, _ = statement.execute_query()
         return AdbcRecordBatchReader._import_from_c(stream.address)
 
@@ -117,15 +103,9 @@ class PostgresSession:
         return failing_as(self._where, adbc.Error, pa.ArrowException, OSError, is_bad=_is_bad)
 
 
-def _bind(statement: Any, rows: pa.RecordBatch) -> None:
-    array, schema = adbc._lib.ArrowArrayHandle(), adbc._lib.ArrowSchemaHandle()
-    rows._export_to_c(array.address, schema.address)
-    statement.bind(array, schema)
-
-
 def _is_bad(error: Exception) -> bool:
     code = str(getattr(error, "sqlstate", None) or "")
-    return code.startswith(_FAULTS_OF_USERS) or isinstance(error, pa.ArrowInvalid)
+    return code.startswith(FAULTS) or isinstance(error, pa.ArrowInvalid)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import scheme_of
 from airflow_hops.extensions.tables.core.tables import BATCH, FOLDER, Table, TableWriteProperties, batch_of, folders_of
 from airflow_hops.extensions.tables.ml.read.open_table import module_for
 from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
@@ -51,6 +52,8 @@ def run(
     batch = batch or batch_of(context.store, artifact)
     if written := target.storage_options.get("written"):  # by the worker, before this step
         return _committed(context, target, batch, written["columns"], written["rows"], None)
+    if target.conn_id is not None:
+        raise BadInput(f"table {target.uri!r}: only a task of Airflow writes to a database")
     files = _files(context, artifact, folders)
     schema = _schema(files) if files else None
     total = sum(footer.num_rows for *_, footer in files)
@@ -89,8 +92,7 @@ def _committed(
 
 
 def _opened(table: Table) -> AbstractContextManager[TableWriter]:
-    name = table.uri.partition("://")[0] if table.conn_id is None else table.storage_options["dialect"]
-    module = module_for(f"airflow_hops.extensions.tables.ml.write.{name}", f"table {table.uri!r}")
+    module = module_for(f"airflow_hops.extensions.tables.ml.write.{scheme_of(table.uri)}", f"table {table.uri!r}")
     return module.opened(table)  # type: ignore[no-any-return]
 
 
