@@ -61,7 +61,7 @@ def test_a_rollback_survives_a_kill(pipeline: Pipeline) -> None:
     pipeline.server.ask(pipeline.name, 60)
     assert set(pipeline.kill(pipeline.poll, deployment, before="traffic")) == {"record"}
     assert pipeline.events()[-1] == ("rolled_back", 2)
-    assert "of 'probability' are NaN" in pipeline.record()["history"][-1]["why"]
+    assert "'probability' is NaN or infinite" in pipeline.record()["history"][-1]["why"]
     # Nobody looks again, but the next model comes: it begins from what was decided.
     third = pipeline.deploy(pipeline.model("third"), canary_percent=10)
     wait_for(lambda: shares(pipeline) == {1: 90, 3: 10}, "the successor's share")
@@ -88,12 +88,12 @@ def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     server.start()
     server.wait_until_ready()
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")
-    server.ask(pipeline.name, 50)
+    server.ask(pipeline.name, 100)
     result = pipeline.poll(deployment, **plan)
     assert "gets 75%" in result["waiting"]["text"]
     event = pipeline.record()["history"][-1]
     asked = event["canary"]["requests"]
-    assert asked + event["stable"]["requests"] == 130
+    assert asked + event["stable"]["requests"] == 180
     median = next(finding for finding in event["findings"] if finding["what"] == "latency_p50")
     assert f"of {asked} beyond" in median["text"], "the latencies of both servers"
     wait_for(lambda: shares(pipeline) == {1: 25, 2: 75}, "the next share")
@@ -168,12 +168,13 @@ def test_live_labels_can_roll_back_a_canary(captured_anywhere: Pipeline) -> None
     rows = [{"carrier": "UA", "distance": 100.0 + 10 * row, "scheduled_at": row} for row in range(60)]
     feedback = []
     for version, label in ((1, 0), (2, 1)):  # both say less than one half: the first is right, the second wrong
-        request_id = f"{pipeline.name}-{version}"
         path = f"/v1/models/{pipeline.name}/versions/{version}:predict"
-        assert len(server.post(path, {"instances": rows}, {"x-request-id": request_id})["predictions"]) == 60
-        feedback += [
-            {"model": pipeline.name, "request_id": request_id, "row": row, "label": label} for row in range(len(rows))
-        ]
+        for number in range(20):
+            request_id, batch = f"{pipeline.name}-{version}-{number}", rows[3 * number : 3 * number + 3]
+            assert len(server.post(path, {"instances": batch}, {"x-request-id": request_id})["predictions"]) == 3
+            feedback += [
+                {"model": pipeline.name, "request_id": request_id, "row": row, "label": label} for row in range(3)
+            ]
     server.post("/v1/feedback", feedback)
     rollout = pipeline.rollout(deployment, min_requests=1)
     assert rollout.properties["decision"] == "rolled_back"
@@ -182,6 +183,7 @@ def test_live_labels_can_roll_back_a_canary(captured_anywhere: Pipeline) -> None
     (finding,) = (f for f in pipeline.record()["history"][-1]["findings"] if f["what"] == "labels")
     assert (finding["numbers"]["stable_accuracy"], finding["numbers"]["canary_accuracy"]) == (1.0, 0.0)
     assert finding["numbers"]["canary_rows"] == finding["numbers"]["stable_rows"] == 60
+    assert finding["numbers"]["canary_requests"] == finding["numbers"]["stable_requests"] == 20
 
 
 def test_shares_can_be_set_over_rest(pipeline: Pipeline) -> None:

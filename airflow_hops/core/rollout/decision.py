@@ -9,9 +9,10 @@ from typing import Any, Literal, Self
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.rollout.counts import Counts
 
-FindingVerdict = Literal["ok", "doubt", "bad", "not_judged"]
+FindingVerdict = Literal["ok", "doubt", "unknown", "bad", "not_judged"]
 OK: FindingVerdict = "ok"
 DOUBT: FindingVerdict = "doubt"
+UNKNOWN: FindingVerdict = "unknown"
 BAD: FindingVerdict = "bad"
 NOT_JUDGED: FindingVerdict = "not_judged"
 
@@ -24,8 +25,8 @@ class CanaryFinding(JsonFields):
 
     Attributes:
         what: ``errors``, ``refusals``, ``latency_p50``, ``latency_p99``, ``predictions`` or ``labels``.
-        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance), ``bad``, or ``not_judged`` if there is too
-            little to compare.
+        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance), ``bad``, or, if there is too little to
+            compare, ``not_judged``, or ``unknown`` if the step waits for it.
         text: Outcome in words.
         numbers: Numbers behind it.
     """
@@ -38,8 +39,8 @@ class CanaryFinding(JsonFields):
     @property
     def reason(self) -> str:
         """Returns the kind and text as a reason of a decision."""
-        judged = "not judged: " if self.verdict == NOT_JUDGED else ""
-        return f"{self.what}: {judged}{self.text}"
+        prefix = {NOT_JUDGED: "not judged: ", DOUBT: "beyond the limit, but it may be chance: "}.get(self.verdict, "")
+        return f"{self.what}: {prefix}{self.text}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.rollout.decision import DOUBT, NOT_JUDGED, FindingVerdict
+from airflow_hops.core.rollout.decision import NOT_JUDGED, UNKNOWN, FindingVerdict
 
 EARLY_REQUESTS = 20
 """Number of the canary's requests in a step from which on early tests are made."""
@@ -63,8 +63,8 @@ class RolloutPlan:
         return self.bake_time_s[max(index - 1, 0)]
 
     def steps_from(self, percent: int) -> int:
-        """Returns the number of steps of a canary that begins with a share, including that share."""
-        return 1 + sum(step > percent for step in self.steps)
+        """Returns the number of steps from a share on in which both versions get requests, at least 1."""
+        return 1 + sum(percent < step < 100 for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,4 @@ class Limits:
     @property
     def unjudged_predictions(self) -> FindingVerdict:
         """Verdict if too few predictions were captured: a limit that cannot be checked is not passed."""
-        return NOT_JUDGED if self.max_prediction_distance is None else DOUBT
-
-
-def significance_of(total: float, steps: int, early: int | None) -> float:
-    """Returns the significance of one test, so that all tests of a rollout together stay within ``total``.
-
-    Each of ``steps`` steps gets an equal part (Bonferroni). Half of a step's part is for the test at its end. The other
-    half is for early tests and, if the test at the end was in doubt, for later ones: they are made whenever the
-    canary's requests have doubled, and the n-th gets the 2^-n-th part. By Boole's inequality, the sum bounds the
-    probability of any false alarm, however the tests depend on each other.
-
-    Args:
-        total: Significance of the whole rollout.
-        steps: Number of steps planned at the start.
-        early: Number of the test among those of doubled requests, from 1; None for the test at the step's end.
-    """
-    share = total / steps / 2
-    return share if early is None else share * 2.0**-early
+        return NOT_JUDGED if self.max_prediction_distance is None else UNKNOWN

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.rollout.counts import Counts, counted_since, snapshot_of
-from airflow_hops.core.rollout.plan import EARLY_REQUESTS, RolloutPlan, significance_of
+from airflow_hops.core.rollout.plan import EARLY_REQUESTS, RolloutPlan
 from airflow_hops.core.times import now, seconds_since
 
 
@@ -18,13 +18,15 @@ class Progress(JsonFields):
 
     Attributes:
         began: Start of the rollout, ISO 8601 UTC.
-        steps: Number of steps planned at the start.
+        steps: Number of steps from this one on in which it can be rolled back.
         number: Number of the current step, from 1.
         percent: The canary's share in this step.
         since: Start of this step.
         seen: Version to its counts in this step, as from :meth:`Counts.to_dict`. They survive a restart of the server.
         last: Version to the server's counts at the last poll.
-        stable_before: The stable version's counts in the previous step.
+        stable_before: The stable version's counts in the previous steps.
+        spent: Part of the rollout's significance that previous steps had.
+        went_back: Whether it has returned from 100% to the step before.
         tests: Number of tests in this step, without the one at its end.
         tested_requests: The canary's requests at the last test.
         judged: Whether the test at the step's end was made.
@@ -41,6 +43,8 @@ class Progress(JsonFields):
     seen: Mapping[str, Any] = field(default_factory=dict)
     last: Mapping[str, Any] = field(default_factory=dict)
     stable_before: Mapping[str, Any] = field(default_factory=dict)
+    spent: float = 0.0
+    went_back: bool = False
     tests: int = 0
     tested_requests: int = 0
     judged: bool = False
@@ -56,15 +60,18 @@ class Progress(JsonFields):
         """
         return cls(now(), plan.steps_from(percent), 1, percent, now(), last=baseline)
 
-    def next_step(self, percent: int, stable: int) -> Progress:
+    def next_step(self, plan: RolloutPlan, percent: int, stable: int) -> Progress:
         """Returns the state of the next step, which begins now."""
+        before = Counts.from_dict(self.stable_before).plus(self.counts(stable))
         return replace(
             self,
+            steps=plan.steps_from(percent),
+            spent=self.spent if self.is_alone else self.spent + self._share,
             number=self.number + 1,
             percent=percent,
             since=now(),
             seen={},
-            stable_before=self.counts(stable).to_dict(),
+            stable_before=before.to_dict(),
             tests=0,
             tested_requests=0,
             judged=False,
@@ -86,7 +93,7 @@ class Progress(JsonFields):
         return Counts.from_dict(self.seen.get(str(version), {}))
 
     def stable_counts(self, version: int) -> Counts:
-        """Returns the counts to compare the canary with; at 100% they include those of the previous step."""
+        """Returns the counts to compare the canary with; at 100% they include those of the previous steps."""
         counts = self.counts(version)
         return counts.plus(Counts.from_dict(self.stable_before)) if self.percent == 100 else counts
 
@@ -105,7 +112,7 @@ class Progress(JsonFields):
 
         At 100% it is 0, since the stable version, which the canary is compared with, gets no more requests.
         """
-        return 0 if self.percent == 100 and self.number > 1 else plan.min_requests
+        return 0 if self.is_alone else plan.min_requests
 
     def tested(self, requests: int, *, at_end: bool) -> tuple[Progress, int | None]:
         """Records a test; returns its number among the early ones, or None for the test at the step's end."""
@@ -113,6 +120,26 @@ class Progress(JsonFields):
             return replace(self, judged=True, tested_requests=requests), None
         return replace(self, tests=self.tests + 1, tested_requests=requests), self.tests + 1
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the canary has all the traffic, so that the stable version gets no more requests."""
+        return self.percent == 100 and self.number > 1
+
+    @property
+    def _share(self) -> float:
+        # One more than the steps, so that something is left if the canary goes back, or a person sets a share.
+        return (1 - self.spent) / (self.steps + 1)
+
     def significance(self, total: float, early: int | None) -> float:
-        """Returns the significance of a test of this step."""
-        return significance_of(total, self.steps, early)
+        """Returns the significance of one test, so that all tests of a rollout together stay within ``total``.
+
+        The steps that are left get equal parts of what is left (Bonferroni). Half of a step's part is for the test at
+        its end. The other half is for early tests and, if the test at the end was in doubt, for later ones: they are
+        made whenever the canary's requests have doubled, and the n-th gets the 2^-n-th part. By Boole's inequality, the
+        sum bounds the probability of any false alarm, however the tests depend on each other.
+
+        Args:
+            total: Significance of the whole rollout.
+            early: Number of the test among those of doubled requests, from 1; None for the test at the step's end.
+        """
+        return total * self._share / 2 * (1.0 if early is None else 2.0**-early)

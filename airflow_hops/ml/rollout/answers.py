@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,8 @@ from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUT
 from airflow_hops.ml.captured.feedback import LABEL, join_feedback
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.values import as_number, class_numbers, dense_values
-from airflow_hops.ml.rollout.comparisons import LabelledAnswers
+from airflow_hops.ml.rollout.labels import LabelledAnswers
+from airflow_hops.ml.rollout.predictions import Answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +33,13 @@ class Captured:
     """Answers of one version.
 
     Attributes:
-        outputs: Values of numeric outputs by name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Only
-            the predictions, if the model's signature identifies them.
-        table: Captured rows, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None if there are none.
+        outputs: Numeric outputs by name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Only the
+            predictions, if the model's signature identifies them.
+        table: Captured rows, an Arrow table of ``request_id``, ``row``, ``captured_at`` and the numeric outputs; None
+            if there are none.
     """
 
-    outputs: dict[str, np.ndarray] = field(default_factory=dict)
+    outputs: dict[str, Answers] = field(default_factory=dict)
     table: pa.Table | None = None
 
     def of_classes(self, mine: Sequence[str] | None, wanted: Sequence[str] | None) -> Captured:
@@ -49,13 +51,14 @@ class Captured:
         """
         if mine is None or wanted is None:
             return self
-        if len(mine) == 2 and list(wanted) == [mine[1], mine[0]] and OUTPUTS[BINARY] in self.outputs:
-            return replace(self, outputs={**self.outputs, OUTPUTS[BINARY]: 1 - self.outputs[OUTPUTS[BINARY]]})
-        values = self.outputs.get(OUTPUTS[MULTICLASS])
-        if values is None or values.ndim != 2 or values.shape[1] != len(mine):
-            return self
-        columns = values[:, [list(mine).index(name) for name in wanted]]
-        return replace(self, outputs={**self.outputs, OUTPUTS[MULTICLASS]: columns})
+        outputs = dict(self.outputs)
+        both, several = outputs.get(OUTPUTS[BINARY]), outputs.get(OUTPUTS[MULTICLASS])
+        if both is not None and len(mine) == 2 and list(wanted) == [mine[1], mine[0]]:
+            outputs[OUTPUTS[BINARY]] = replace(both, values=1 - both.values)
+        if several is not None and several.values.ndim == 2 and several.values.shape[1] == len(mine):
+            columns = several.values[:, [list(mine).index(name) for name in wanted]]
+            outputs[OUTPUTS[MULTICLASS]] = replace(several, values=columns)
+        return replace(self, outputs=outputs)
 
 
 def read_captured(requests: CapturedRequests, version: int, since: datetime) -> Captured:
@@ -80,15 +83,32 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime) -> 
         return Captured()
     table = pa.concat_tables(tables, promote=True)
     outputs = {
-        name.removeprefix("output."): dense_values(
-            table[name].drop_null(), wide=name == f"output.{OUTPUTS[MULTICLASS]}"
-        )
-        for name in table.column_names
-        if name.startswith("output.")
+        name.removeprefix("output."): _answers(table, name) for name in table.column_names if name.startswith("output.")
     }
-    outputs = {name: v for name, v in outputs.items() if name in _PROBLEMS} or outputs
-    outputs = {name: v.reshape(-1) if v.ndim == 2 and v.shape[1] > _MAX_CLASSES else v for name, v in outputs.items()}
-    return Captured(outputs, table)
+    return Captured({name: v for name, v in outputs.items() if name in _PROBLEMS} or outputs, table)
+
+
+def _answers(table: pa.Table, column: str) -> Answers:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = table.filter(table[column].is_valid())
+    values, requests = dense_values(known[column], wide=column == f"output.{OUTPUTS[MULTICLASS]}"), _numbers(known)
+    if values.ndim == 2 and values.shape[1] <= _MAX_CLASSES:
+        return Answers(values, requests)
+    array = known[column].combine_chunks()
+    while pa.types.is_list(array.type):
+        requests, array = requests[pc.list_parent_indices(array).to_numpy()], pc.list_flatten(array)
+    return Answers(values.reshape(-1), requests)
+
+
+def _numbers(table: pa.Table) -> np.ndarray:
+    """Returns the number of each row's request."""
+    import pyarrow as pa
+
+    ids = table["request_id"].cast(pa.string()).fill_null("").combine_chunks()
+    numbers: np.ndarray = ids.dictionary_encode().indices.to_numpy()
+    return numbers
 
 
 def read_labelled(
@@ -98,6 +118,7 @@ def read_labelled(
     classes: Sequence[str] | None = None,
     known: Collection[str] | None = None,
     further: Collection[str] = (),
+    steps: Sequence[datetime] = (),
 ) -> dict[str, LabelledAnswers]:
     """Joins captured answers with the labels that arrived later, by request ID and row.
 
@@ -112,11 +133,12 @@ def read_labelled(
         classes: Names of the version's classes, in the order of its outputs.
         known: Classes to use; None for all.
         further: Names of further labels.
+        steps: When the shares of the traffic changed, ascending.
 
     Returns:
         Rows with a known label, by output.
     """
-    import pyarrow as pa
+    import pyarrow.compute as pc
 
     if captured.table is None or not feedback.num_rows:
         return {}
@@ -131,9 +153,12 @@ def read_labelled(
         pairs = {output: only for output in outputs if output in _PROBLEMS}
     if not pairs and len(outputs) == len(labels) == 1:
         pairs = {outputs[0]: labels[0]}
+    times = np.array([time.astimezone(UTC).replace(tzinfo=None) for time in steps], "datetime64[us]")
     results = {}
     for output, name in pairs.items():
-        both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + name]}).drop_null()
+        both = joined.select(["request_id", "captured_at", f"output.{output}", LABEL + name])
+        both = both.rename_columns(["request_id", "captured_at", "prediction", "label"])
+        both = both.filter(pc.and_(both["prediction"].is_valid(), both["label"].is_valid()))
         problem = _PROBLEMS.get(output)
         predictions, values = dense_values(both["prediction"], wide=output == OUTPUTS[MULTICLASS]), both["label"]
         if len(predictions) != len(values) or predictions.ndim != (2 if problem == MULTICLASS else 1):
@@ -147,7 +172,10 @@ def read_labelled(
         width = 2 if predictions.ndim == 1 else predictions.shape[1]
         there = np.isfinite(numbers) & (True if problem in (None, REGRESSION) else numbers < width)
         if both.num_rows:
-            results[output] = LabelledAnswers(predictions[there], numbers[there], problem, int((~there).sum()))
+            step = np.searchsorted(times, both["captured_at"].to_numpy(), "right")
+            requests = _numbers(both) * (len(times) + 1) + step
+            rows = LabelledAnswers(predictions, numbers, problem, int((~there).sum()), requests, step)
+            results[output] = rows.only(there)
     return results
 
 

@@ -9,12 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
-import numpy as np
-
-from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import read_record, write_record
@@ -25,24 +21,16 @@ from airflow_hops.core.rollout.decision import (
     PROMOTED,
     ROLLED_BACK,
     STEP,
+    UNKNOWN,
     CanaryFinding,
     RolloutDecision,
 )
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.rollout.progress import Progress
 from airflow_hops.core.times import now, seconds_since
-from airflow_hops.ml.captured.requests import CapturedRequests
-from airflow_hops.ml.captured.server import only_sink
 from airflow_hops.ml.model_server import ModelServer
-from airflow_hops.ml.rollout.answers import read_captured, read_labelled
-from airflow_hops.ml.rollout.comparisons import (
-    LabelledAnswers,
-    compare_errors,
-    compare_labels,
-    compare_latency,
-    compare_predictions,
-    compare_refusals,
-)
+from airflow_hops.ml.rollout.captured import ServedPair
+from airflow_hops.ml.rollout.comparisons import compare_errors, compare_latency, compare_refusals
 from airflow_hops.ml.rollout.decision import Outcome, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
 
@@ -56,6 +44,8 @@ from airflow_hops.ml.step.context import StepContext
 #   by the server's start time.
 # - A person may change shares or decide meanwhile: another share starts a new step; a decision ends the rollout, and
 #   poll() only applies it.
+# - Only comparisons of requests at the same time roll back: at 100% there are none, so a canary that looks worse than
+#   the stable version did before goes back one step, and is compared there.
 # - Each test costs significance, so tests are planned by requests (progress.tested), not by polls: polling more often
 #   does not make a false alarm more likely.
 
@@ -136,7 +126,7 @@ class CanaryRollout:
             return Progress.begin(self.plan, challenger.traffic_percent, challenger.baseline)
         progress = challenger.rollout
         if progress.percent != challenger.traffic_percent:  # a person has set another share: a separate step
-            return replace(progress.next_step(challenger.traffic_percent, champion.version), approval=None)
+            return replace(progress.next_step(self.plan, challenger.traffic_percent, champion.version), approval=None)
         return progress
 
     def _write(self, record: ModelRecord) -> None:
@@ -179,18 +169,21 @@ class _Step:
         canary = progress.counts(self.challenger.version)
         over = canary.requests >= progress.requests_needed(plan) and progress.elapsed_s >= plan.bake_s(progress.percent)
         at_end = over and not progress.judged
+        is_late = over and progress.elapsed_s >= plan.timeout_s
+        # What may be chance delays a step, but ends no rollout; and without a stable version it is never settled.
+        waits_for = {UNKNOWN} if is_late or progress.is_alone else {UNKNOWN, DOUBT}
         findings: tuple[CanaryFinding, ...] = ()
         step = self
-        if at_end or now_due or canary.requests >= progress.requests_to_test:
+        if at_end or now_due or is_late or canary.requests >= progress.requests_to_test:
             progress, early = progress.tested(canary.requests, at_end=at_end)
             significance = progress.significance(self.rollout.limits.significance, early)
             findings = self._compare(significance, everything=over)
-            doubts = tuple(finding.reason for finding in findings if finding.verdict == DOUBT)
+            doubts = tuple(finding.reason for finding in findings if finding.verdict in waits_for)
             if over and not doubts:
                 progress = replace(progress, passed=tuple(finding.reason for finding in findings))
             step = replace(self, progress=replace(progress, doubts=doubts if over else ()))
             if bad := tuple(finding.reason for finding in findings if finding.verdict == BAD):
-                return step.end(ROLLED_BACK, bad, findings)
+                return step._go_back(bad, findings) if progress.is_alone else step.end(ROLLED_BACK, bad, findings)
         if step.progress.passed is not None:
             return step._pass(step.progress.passed, findings)
         if step.progress.elapsed_s >= plan.timeout_s:
@@ -207,26 +200,44 @@ class _Step:
         if following is None or (following == 100 and plan.bake_s(100) == 0):
             return self.end(PROMOTED, reasons, findings)
         why = f"step {progress.percent}% passed, on to {following}%: " + "; ".join([self._asked(), *reasons])
+        return self._begun(following, why, reasons, findings)._take_effect()
+
+    def _go_back(self, bad: tuple[str, ...], findings: tuple[CanaryFinding, ...]) -> Outcome:
+        """Returns from 100% to the share of the step before; the second time, the rollout ends there."""
+        percent = max((step for step in self.rollout.plan.steps if step < 100), default=50)
+        why = f"looks worse at 100%, back to {percent}%: " + "; ".join([self._asked(), *bad])
+        begun = replace(self, progress=replace(self.progress, went_back=True))._begun(percent, why, bad, findings)
+        if not self.progress.went_back:
+            return begun._take_effect()
+        return begun.end(LEFT, (f"looked worse at 100% twice, and not at {percent}%; a person must decide", *bad))
+
+    def _begun(self, percent: int, why: str, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...]) -> _Step:
+        """Records the beginning of a step with another share."""
         begun = replace(
             self,
-            last=replace(self.last, champion=replace(self.champion, traffic_percent=100 - following)).after(
+            last=replace(self.last, champion=replace(self.champion, traffic_percent=100 - percent)).after(
                 "step",
                 self.challenger.version,
                 why,
-                traffic={self.champion.version: 100 - following, self.challenger.version: following},
+                traffic={self.champion.version: 100 - percent, self.challenger.version: percent},
                 by=self._by,
                 decision=self._decision(STEP, reasons, findings),
             ),
-            challenger=replace(self.challenger, traffic_percent=following),
-            progress=progress.next_step(following, self.champion.version),
+            champion=replace(self.champion, traffic_percent=100 - percent),
+            challenger=replace(self.challenger, traffic_percent=percent),
+            progress=self.progress.next_step(self.rollout.plan, percent, self.champion.version),
         )
         self.rollout._write(begun.record)
-        self.rollout.context.progress(following / 100, why)
+        self.rollout.context.progress(percent / 100, why)
+        return begun
+
+    def _take_effect(self) -> Waiting:
+        """Sets the step's shares."""
         try:
-            enforce(self.rollout.server, self.rollout.model_name, begun.record)
+            enforce(self.rollout.server, self.rollout.model_name, self.record)
         except HopsError as away:  # the decision is recorded: the next poll applies it
-            return begun._waiting(str(away))
-        return begun._waiting(f"canary {self.challenger.version} gets {following}%")
+            return self._waiting(str(away))
+        return self._waiting(f"canary {self.challenger.version} gets {self.progress.percent}%")
 
     def _time_out(self) -> RolloutDecision:
         plan, progress = self.rollout.plan, self.progress
@@ -328,42 +339,15 @@ class _Step:
         stable = progress.stable_counts(self.champion.version)
         findings = [compare(canary, stable, limits, significance) for compare in (compare_errors, compare_refusals)]
         findings += compare_latency(canary, stable, limits, significance)
-        return (*findings, *(self._compare_captured(significance) if everything else ()))
-
-    def _compare_captured(self, significance: float) -> list[CanaryFinding]:
-        """Compares the captured answers of both versions since the canary's deployment."""
-        rollout, limits = self.rollout, self.rollout.limits
-        context = rollout.context
-        requests = CapturedRequests.of(context.spec.services, context.store, rollout.model_name)
-        unjudged = limits.unjudged_predictions
-        if sink := only_sink(context.spec.services):
-            text = f"the server sends requests to {sink} alone: predictions and labels need --capture_base_path"
-            return [CanaryFinding("predictions", unjudged, text)]
-        if requests is None:
-            return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
-        rollout.server.flush_capture()
-        since = datetime.fromisoformat(self.challenger.since)
-        ours, theirs = (read_captured(requests, served.version, since) for served in (self.challenger, self.champion))
-        if not ours.outputs:
-            return [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
-        share = significance / len(ours.outputs)
-        mine, stable = (ModelProperties.of(version.model) for version in (self.challenger, self.champion))
-        both = [n for n in mine.classes if n in stable.classes] if mine.classes and stable.classes else None
-        report, others = (ours.of_classes(mine.classes, both), theirs.of_classes(stable.classes, both))
-        findings = [
-            compare_predictions(values, others.outputs.get(name, np.empty(0)), name, limits, share, both)
-            for name, values in sorted(report.outputs.items())
-        ]
-        feedback, further = requests.feedback(), {*(mine.more_labels or ()), *(stable.more_labels or ())}
-        labelled, reference = (
-            read_labelled(captured, feedback, served.label, served.classes, both, further)
-            for captured, served in ((ours, mine), (theirs, stable))
-        )
-        nothing = LabelledAnswers(np.empty(0), np.empty(0))
-        for name in sorted(labelled.keys() | reference.keys()):
-            rows, their_rows = labelled.get(name, nothing), reference.get(name, nothing)
-            findings.append(compare_labels(rows, their_rows, name, limits, share))
-        return findings
+        # Requests before the first poll belong to the first step.
+        since = self.challenger.since if progress.number == 1 else progress.since
+        if everything:
+            rollout = self.rollout
+            changes = tuple(event.at for event in self.last.history if event.at >= self.challenger.since)
+            pair = ServedPair(self.challenger, self.champion, since, changes, progress.is_alone, limits)
+            findings += pair.compare(rollout.context, rollout.server, rollout.model_name, significance)
+        judged = {"version": self.challenger.version, "stable_version": self.champion.version, "since": since}
+        return tuple(replace(finding, numbers={**judged, **finding.numbers}) for finding in findings)
 
 
 def _said(answer: Mapping[str, object]) -> str:

@@ -94,7 +94,9 @@ def settle(
         wanted = sorted([champion.version, *former[: keep_versions - 1]])
         if configured != wanted:
             server.serve(model_name, wanted)
-    if decision.decision != LEFT:
+    if decision.decision == LEFT:
+        enforce(server, model_name, record)
+    else:
         registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
         challenger = record.challenger.version if record.challenger else None
         registry.point_aliases(champion.version, challenger)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,31 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from airflow_hops.core.rollout.counts import Counts, Histogram, snapshot_of
-from airflow_hops.core.rollout.plan import Limits, RolloutPlan, significance_of
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.rollout.progress import Progress
 from airflow_hops.ml.rollout.answers import Captured, read_labelled
 from airflow_hops.ml.rollout.comparisons import (
-    LabelledAnswers,
     binomial_at_least,
     compare_errors,
-    compare_labels,
     compare_latency,
-    compare_predictions,
     compare_refusals,
-    distance_margin,
     quantile_bound_rank,
+)
+from airflow_hops.ml.rollout.labels import (
+    LabelledAnswers,
+    compare_labels,
+    excess_by_request,
+    permutation_greater,
     welch_greater,
+)
+from airflow_hops.ml.rollout.predictions import (
+    Answers,
+    chance_of_equal_answers,
+    compare_predictions,
+    distance_margin,
 )
 
 EDGES = 0.001 * 1.05 ** np.arange(400)
@@ -68,9 +78,35 @@ def test_tests_and_bounds_give_worked_values() -> None:
     asked = ((10, 0.5, 0.05), (100, 0.5, 0.025), (298, 0.99, 0.05), (299, 0.99, 0.05))
     assert [quantile_bound_rank(size, q, alpha) for size, q, alpha in asked] == [9, 61, None, 299]
     assert distance_margin(1000, 500, 0.05) == pytest.approx(0.0468 + 0.0662, abs=1e-3)
-    assert welch_greater(NORMAL, NORMAL, 1.0) == 0.5
-    assert welch_greater(SHIFTED, NORMAL, 1.0) < 1e-50
-    assert welch_greater(SHIFTED, NORMAL, 2.0) > 0.999
+    assert welch(NORMAL, NORMAL) == 0.5
+    assert welch(SHIFTED, NORMAL) == pytest.approx(
+        stats.ttest_ind(SHIFTED, NORMAL, equal_var=False, alternative="greater").pvalue, rel=1e-6
+    )
+    assert welch(SHIFTED, 2 * NORMAL) > 0.999
+    assert [welch(NORMAL[:1], NORMAL), welch([0.3] * 9, [0.2] * 9), welch([0.2] * 9, [0.2] * 9)] == [1, 0, 1]
+    # Of C(10, 5) = 252 assignments, one gives the five greatest values to the first; of C(9, 3) = 84, C(5, 3) = 10 give
+    # it the 7 alone, and one only some other value.
+    few = excess(np.arange(5.0) + 10, np.arange(5.0))
+    assert permutation_greater(*few, 100_000) == pytest.approx(1 / 252, rel=0.15)
+    once, again = np.full((3, 1), 7.0), np.array([[7.0], [7.0], [8.0], [8.0], [8.0], [9.0]])
+    assert chance_of_equal_answers(once, np.arange(3), again, np.arange(6)) == pytest.approx(11 / 84)
+    assert chance_of_equal_answers(once, np.zeros(3, int), again, np.arange(6)) == 1, "rows of one request"
+
+
+def excess(first: Any, second: Any) -> Any:
+    """Of requests of one row, whose mean is the same in the test whatever the labels."""
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    rows = [LabelledAnswers(values, values) for values in (first, second)]
+    return excess_by_request(rows[0], first, rows[1], second)
+
+
+def welch(first: Any, second: Any) -> float:
+    return welch_greater(*excess(first, second))
+
+
+def each(values: Any) -> Answers:
+    """Predictions, each of a request of its own."""
+    return Answers(np.asarray(values), np.arange(len(values)))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +121,7 @@ def test_tests_and_bounds_give_worked_values() -> None:
         # A client's mistake is no error of a version.
         (counts(20, 0, refused=1), counts(80, 0), "ok", ""),
         (counts(120, 5, refused=20), counts(500, 0, refused=100), "bad", "5 of 100 requests failed, 0 of 400"),
-        (counts(20, 0, refused=20), counts(80, 0), "doubt", ""),
+        (counts(20, 0, refused=20), counts(80, 0), "unknown", ""),
     ],
 )
 def test_errors_count_only_beyond_the_limit_and_beyond_chance(
@@ -151,34 +187,51 @@ def test_a_canary_just_within_the_limit_of_latency_is_seldom_ended() -> None:
     assert sum(is_ended() for _ in range(400)) <= 40
 
 
+LEAVES = np.repeat([0.1, 0.4, 0.7], [190, 6, 4])
+ROWS = np.repeat(np.arange(5), 10)
+"""Numbers of five requests of ten rows."""
+
+
 @pytest.mark.parametrize(
-    ("canary", "stable", "verdict", "says"),
+    ("canary", "stable", "verdict", "text"),
     [
-        (NORMAL, SHIFTED, "ok", ""),
-        (np.full(50, 0.25), NORMAL, "bad", "0.25 in all 50 rows"),
-        (np.append(NORMAL, np.nan), NORMAL, "bad", "1 of 501 values of 'probability' are NaN"),
-        (NORMAL[:5], NORMAL, "not_judged", "20 needed"),
-        (np.full(50, 0.25), np.full(50, 0.25), "ok", ""),
-        (NORMAL, np.empty(0), "not_judged", ""),
+        pytest.param(each(NORMAL), each(SHIFTED), "ok", "in 500 requests", id="shifted"),
+        pytest.param(each([0.25] * 50), each(NORMAL), "bad", "0.25 in all 50 rows", id="constant"),
+        pytest.param(each([0.1] * 40), each(LEAVES), "ok", "", id="the leaf of most rows"),
+        pytest.param(each([0.1] * 100), each(LEAVES), "doubt", "(p = 0.016)", id="perhaps chance"),
+        pytest.param(each([0.4] * 20), each(LEAVES), "bad", "0.4 in all 20 rows", id="the leaf of few rows"),
+        pytest.param(Answers(np.full(50, 0.4), ROWS), each(LEAVES), "bad", "", id="of five requests"),
+        pytest.param(Answers(np.full(50, 0.4), 0 * ROWS), each(LEAVES), "ok", "in 1 requests", id="of one request"),
+        pytest.param(each([*NORMAL, np.nan]), each(NORMAL), "ok", "", id="NaN that may be chance"),
+        pytest.param(each([*NORMAL, *[np.nan] * 30]), each(NORMAL), "bad", "in 30 of 530 requests", id="NaN"),
+        pytest.param(each([*NORMAL, *[np.nan] * 30]), each([*NORMAL, *[np.nan] * 30]), "ok", "", id="NaN in both"),
+        pytest.param(each([np.nan] * 50), each([]), "bad", "in 50 of 50 requests", id="NaN alone"),
+        pytest.param(each([np.nan] * 50), each([np.nan] * 50), "not_judged", "0 captured rows of the canary", id="all"),
+        pytest.param(each(NORMAL[:5]), each(NORMAL), "not_judged", "20 needed", id="few"),
+        pytest.param(each([0.25] * 50), each([0.25] * 50), "ok", "", id="both constant"),
+        pytest.param(each([0.25] * 50), each([]), "not_judged", "0 captured rows of the stable", id="no stable"),
     ],
-    ids=["shifted", "constant", "NaN", "few", "both constant", "no stable"],
 )
-def test_invalid_predictions_are_found_and_others_recorded(canary: Any, stable: Any, verdict: str, says: str) -> None:
+def test_invalid_predictions_are_found_and_others_recorded(
+    canary: Answers, stable: Answers, verdict: str, text: str
+) -> None:
     result = compare_predictions(canary, stable, "probability", **GIVEN)
-    assert result.verdict == verdict
-    assert says in result.text
-    if stable is SHIFTED:
+    assert result.verdict == verdict, result
+    assert text in result.text
+    if text == "in 500 requests":
         assert result.numbers["ks_p_value"] < 1e-50
 
 
 def test_prediction_distance_counts_only_with_a_tolerance() -> None:
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
 
-    def verdict(canary: Any, stable: Any) -> str:
-        return compare_predictions(canary, stable, "probability", tolerant, 0.01).verdict
+    def verdict(canary: Any, stable: Any, requests: int = 500) -> str:
+        canary = Answers(canary, np.arange(len(canary)) % requests)
+        return compare_predictions(canary, each(stable), "probability", tolerant, 0.01).verdict
 
     assert verdict(NORMAL, SHIFTED) == "bad"
-    assert verdict(NORMAL[:5], NORMAL) == verdict(NORMAL, NORMAL[:5]) == "doubt", "too few to check the limit"
+    assert verdict(NORMAL, SHIFTED, requests=3) == "doubt", "far, but of three requests"
+    assert verdict(NORMAL[:5], NORMAL) == verdict(NORMAL, NORMAL[:5]) == "unknown", "too few to check the limit"
     assert verdict(NORMAL[:30], NORMAL[30:60] + 0.12) == "doubt", "far, but of 30 rows"
     assert verdict(NORMAL, NORMAL + 0.01) == "ok"
 
@@ -214,9 +267,13 @@ def test_labels_reveal_worse_predictions() -> None:
 
 def captured(**columns: Any) -> Captured:
     rows = len(next(iter(columns.values())))
-    outputs = {name: np.asarray(values, float) for name, values in columns.items()}
+    times = pa.array([1_000_000 * row for row in range(rows)], pa.timestamp("us", "UTC"))
+    outputs = {name: each(np.asarray(values, float)) for name, values in columns.items()}
     named = {f"output.{name}": list(values) for name, values in columns.items()}
-    return Captured(outputs, pa.table({"request_id": [f"r{n}" for n in range(rows)], "row": [0] * rows, **named}))
+    return Captured(
+        outputs,
+        pa.table({"request_id": [f"r{n}" for n in range(rows)], "row": [0] * rows, "captured_at": times, **named}),
+    )
 
 
 def feedback(labels: list[Any], name: str = "value") -> pa.Table:
@@ -305,20 +362,20 @@ def test_labels_reveal_worse_canary_despite_nan(problem: Any) -> None:
 def test_class_predictions_are_compared_by_name() -> None:
     ours, theirs = _random.dirichlet([1, 1, 1], 500), _random.dirichlet([1, 1, 4], 500)
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
-    result = compare_predictions(ours, theirs, "probabilities", tolerant, 0.01, ["a", "b", "c"])
+    result = compare_predictions(each(ours), each(theirs), "probabilities", tolerant, 0.01, ["a", "b", "c"])
     assert result.verdict == "bad" and result.numbers["class"] == "c"
     assert result.numbers["stable_mean"] == pytest.approx(2 / 3, abs=0.05)
     turned = captured(probabilities=ours[:, [2, 0, 1]]).of_classes(("c", "a", "b"), ["a", "b"])
-    assert (turned.outputs["probabilities"] == ours[:, :2]).all()
+    assert (turned.outputs["probabilities"].values == ours[:, :2]).all()
     of_two = captured(probability=[0.9, 0.4]).of_classes(("late", "punctual"), ["punctual", "late"])
-    assert of_two.outputs["probability"] == pytest.approx([0.1, 0.6])
-    same = compare_predictions(np.full((50, 3), 1 / 3), theirs, "probabilities", LIMITS, 0.01)
+    assert of_two.outputs["probability"].values == pytest.approx([0.1, 0.6])
+    same = compare_predictions(each(np.full((50, 3), 1 / 3)), each(theirs), "probabilities", LIMITS, 0.01)
     assert same.verdict == "bad" and "0.333333, 0.333333, 0.333333 in all 50 rows" in same.text
-    other = compare_predictions(ours, theirs[:, :2], "probabilities", LIMITS, 0.01)
+    other = compare_predictions(each(ours), each(theirs[:, :2]), "probabilities", LIMITS, 0.01)
     assert other.verdict == "not_judged" and "3 values a row, and 2 at the stable version" in other.text
-    alone = compare_predictions(ours, np.empty(0), "probabilities", LIMITS, 0.01)
+    alone = compare_predictions(each(ours), each([]), "probabilities", LIMITS, 0.01)
     assert alone.verdict == "not_judged" and "0 captured rows of the stable version, 20 needed" in alone.text
-    flat = compare_predictions(ours, theirs.reshape(-1), "probabilities", LIMITS, 0.01)
+    flat = compare_predictions(each(ours), each(theirs.reshape(-1)), "probabilities", LIMITS, 0.01)
     assert flat.verdict == "not_judged" and "3 values a row, and 1 at the stable version" in flat.text
 
 
@@ -372,9 +429,40 @@ def test_latencies_of_a_period_are_the_difference_of_two_snapshots() -> None:
 
 
 def test_tests_of_a_rollout_share_its_significance() -> None:
-    at_end, *early = (significance_of(0.01, 4, tests) for tests in (None, 1, 2, 3))
-    assert at_end == 0.01 / 8
-    assert early == [0.01 / 16, 0.01 / 32, 0.01 / 64]
-    assert 4 * (at_end + 2 * early[0]) == pytest.approx(0.01)
+    """Whatever shares people set in between, and however often it returns from 100% or is tested."""
+    returns, inserted = [5, 25, 50, 100, 50, 100, 50], [5, 5, 7, 3, 60, 70, 100, 100, 5, 25]
+    for shares in ([5, 25, 50, 100], returns, inserted, [50, 40] * 30):
+        rollout, spent = Progress.begin(PLAN, shares[0], {}), []
+        for share in [*shares[1:], 100]:
+            at_end, *early = (rollout.significance(0.01, tests) for tests in (None, *range(1, 60)))
+            spent += [] if rollout.is_alone else [at_end + sum(early)]
+            assert at_end > 0 and early[:2] == pytest.approx([at_end / 2, at_end / 4])
+            rollout = rollout.next_step(PLAN, share, 1)
+        assert sum(spent) <= 0.01 * (1 + 1e-9)
+    begun = Progress.begin(PLAN, 5, {})
+    assert [begun.significance(0.01, None), begun.next_step(PLAN, 25, 1).significance(0.01, 1)] == pytest.approx(
+        [0.01 / 8, 0.01 / 16]
+    )
     results = [PLAN.after(5), PLAN.after(30), PLAN.after(100), PLAN.steps_from(20), PLAN.steps_from(100)]
-    assert results == [25, 50, None, 4, 1]
+    assert results == [25, 50, None, 3, 1]
+
+
+def test_labels_are_compared_within_steps_and_by_request() -> None:
+    """Where times are hard and easy, and the canary has most requests at the hard ones, the same model is not worse."""
+    steps, others = np.repeat([0, 1, 2], [10, 500, 300]), np.repeat([0, 1, 3], [900, 500, 50])
+    hard, theirs = np.where(steps == 1, 0.5, 0.05), np.where(others == 1, 0.5, 0.05)
+    labels, other_labels = (_random.random(len(values)) < values for values in (hard, theirs))
+    stable = LabelledAnswers(theirs, other_labels.astype(float), "binary", steps=others)
+    ours = LabelledAnswers(hard, labels.astype(float), "binary", steps=steps)
+    result = compare_labels(ours, stable, "late", **GIVEN)
+    assert result.verdict == "ok" and result.numbers["canary_rows"] == 510, "no labels of the stable version in step 2"
+    pooled = compare_labels(replace(ours, steps=None), replace(stable, steps=None), "late", **GIVEN)
+    assert pooled.verdict == "bad"
+    worse = replace(ours, predictions=np.where(labels, 0.01, ours.predictions))
+    assert compare_labels(worse, stable, "late", **GIVEN).verdict == "bad"
+    one = replace(worse, requests=np.zeros(810, int), steps=np.ones(810, int))
+    assert compare_labels(one, stable, "late", **GIVEN).verdict == "doubt", "all rows are of one request"
+    dates = [datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (1, 3)]
+    read = read_labelled(captured(probability=[0.5] * 5), feedback([0, 1] * 2 + [0]), "late", steps=dates)
+    assert read["probability"].step_numbers.tolist() == [0, 1, 1, 2, 2]
+    assert len(set(read["probability"].units.tolist())) == 5

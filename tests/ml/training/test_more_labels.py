@@ -227,4 +227,4 @@ def test_every_label_is_answered_and_captured(
         # A rollout goes by the first label alone.
         requests = CapturedRequests(str(tmp_path / "captured"), name)
         captured = read_captured(requests, 1, datetime(2020, 1, 1, tzinfo=UTC))
-        assert set(captured.outputs) == {"probability"} and len(captured.outputs["probability"]) == 40
+        assert set(captured.outputs) == {"probability"} and len(captured.outputs["probability"].values) == 40

@@ -1,0 +1,104 @@
+"""Compares what the server captured of a canary and of the stable version: predictions, and labels that came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.models.model_record import ServedVersion
+from airflow_hops.core.rollout.decision import NOT_JUDGED, CanaryFinding
+from airflow_hops.core.rollout.plan import Limits
+from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.server import only_sink
+from airflow_hops.ml.model_server import ModelServer
+from airflow_hops.ml.rollout.answers import Captured, read_captured, read_labelled
+from airflow_hops.ml.rollout.labels import LabelledAnswers, compare_labels
+from airflow_hops.ml.rollout.predictions import Answers, compare_predictions
+from airflow_hops.ml.step.context import StepContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ServedPair:
+    """Canary and stable version whose captured requests are compared.
+
+    Attributes:
+        since: Start of the current step, ISO 8601 UTC.
+        changes: When the shares of the traffic changed, ascending, ISO 8601 UTC.
+        is_alone: Whether the canary has all the traffic.
+    """
+
+    canary: ServedVersion
+    stable: ServedVersion
+    since: str
+    changes: tuple[str, ...]
+    is_alone: bool
+    limits: Limits
+
+    def compare(
+        self, context: StepContext, server: ModelServer, model_name: str, significance: float
+    ) -> list[CanaryFinding]:
+        """Compares the predictions of this step, and the losses on labelled rows of all steps."""
+        unjudged = self.limits.unjudged_predictions
+        requests = CapturedRequests.of(context.spec.services, context.store, model_name)
+        if sink := only_sink(context.spec.services):
+            text = f"the server sends requests to {sink} alone: predictions and labels need --capture_base_path"
+            return [CanaryFinding("predictions", unjudged, text)]
+        if requests is None:
+            return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
+        server.flush_capture()
+        if self.is_alone:
+            findings = [CanaryFinding("predictions", NOT_JUDGED, "the stable version gets no requests at 100%")]
+        else:
+            ours, theirs = self._captured(requests, self.since)
+            share, nothing = significance / max(1, len(ours.outputs)), Answers(np.empty(0), np.empty(0, np.int64))
+            findings = [
+                compare_predictions(
+                    values, theirs.outputs.get(name, nothing), name, self.limits, share, self._common_classes
+                )
+                for name, values in sorted(ours.outputs.items())
+            ] or [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
+        feedback = requests.feedback()
+        return findings + (self._compare_labels(requests, feedback, significance) if feedback.num_rows else [])
+
+    def _compare_labels(
+        self, requests: CapturedRequests, feedback: pa.Table, significance: float
+    ) -> list[CanaryFinding]:
+        changes = [datetime.fromisoformat(at) for at in self.changes]
+        further = {name for trained in self._trained for name in trained.more_labels or ()}
+        ours, theirs = (
+            read_labelled(captured, feedback, trained.label, trained.classes, self._common_classes, further, changes)
+            for captured, trained in zip(self._captured(requests, self.canary.since), self._trained, strict=True)
+        )
+        nothing, names = LabelledAnswers(np.empty(0), np.empty(0)), sorted(ours.keys() | theirs.keys())
+        return [
+            compare_labels(
+                ours.get(name, nothing), theirs.get(name, nothing), name, self.limits, significance / len(names)
+            )
+            for name in names
+        ]
+
+    @property
+    def _trained(self) -> tuple[ModelProperties, ModelProperties]:
+        return ModelProperties.of(self.canary.model), ModelProperties.of(self.stable.model)
+
+    @property
+    def _common_classes(self) -> list[str] | None:
+        mine, stable = (trained.classes for trained in self._trained)
+        return [name for name in mine if name in stable] if mine and stable else None
+
+    def _captured(self, requests: CapturedRequests, since: str) -> tuple[Captured, Captured]:
+        """Returns the answers of both versions since a time, with the classes that both know."""
+        ours, theirs = (
+            read_captured(requests, served.version, datetime.fromisoformat(since)).of_classes(
+                trained.classes, self._common_classes
+            )
+            for served, trained in zip((self.canary, self.stable), self._trained, strict=True)
+        )
+        return ours, theirs
