@@ -193,7 +193,8 @@ def test_sums_are_reused_far_from_a_limit(
     tags = {"dag_id": DAG_ID, "of": "dag", "limit": "core_hours"}
     assert reported == {f"hops.quota_used_percent {tags}": 50.0}
     sums = Path(store.internal("_state", "usage.json").removeprefix("file://"))
-    sums.write_text(sums.read_text().replace(datetime.now(UTC).strftime("%Y"), "2020"))
+    old = (datetime.now(UTC) - timedelta(seconds=301)).isoformat()
+    sums.write_text(json.dumps({**json.loads(sums.read_text()), "at": old}))
     use(store, core_h=0, mib=1)
     damaged = Path(store.uri(DAG_ID, "used-0-0.0-1-0", "train", "model", "manifest.json").removeprefix("file://"))
     damaged.write_text("{")
