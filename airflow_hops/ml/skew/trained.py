@@ -80,8 +80,8 @@ class Trained:
         loaded = load_schema(store.local(schema) / SCHEMA_FILE)
         known, types = features_by_name(reference.statistics), {}
         for name, feature in flat_features(loaded.feature):
-            if properties.features and name not in properties.features:
-                feature.ClearField("skew_comparator")  # the server never sees it
+            if name != feature.name or (properties.features and name not in properties.features):
+                feature.ClearField("skew_comparator")  # the server never sees it: models take no fields of objects
             elif feature.HasField("skew_comparator") and name in known:
                 types[name] = type_name(known[name])
         time = StatisticsProperties.of(stored).time
