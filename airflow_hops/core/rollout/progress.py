@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_hops.core.json_fields import JsonFields
+from airflow_hops.core.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.rollout.counts import Counts, counted_since, snapshot_of
 from airflow_hops.core.rollout.plan import EARLY_REQUESTS, RolloutPlan
 from airflow_hops.core.times import now, seconds_since
@@ -25,8 +25,8 @@ class Progress(JsonFields):
         seen: Version to its counts in this step, as from :meth:`Counts.to_dict`. They survive a restart of the server.
         last: Version to the server's counts at the last poll.
         stable_before: The stable version's counts in the previous steps.
-        spent: Part of the rollout's significance that previous steps had.
-        went_back: Whether it has returned from 100% to the step before.
+        spent: Part of the rollout's significance that previous steps had; None in the first.
+        went_back: Whether it has returned from 100% to the step before; None before.
         tests: Number of tests in this step, without the one at its end.
         tested_requests: The canary's requests at the last test.
         judged: Whether the test at the step's end was made.
@@ -43,8 +43,8 @@ class Progress(JsonFields):
     seen: Mapping[str, Any] = field(default_factory=dict)
     last: Mapping[str, Any] = field(default_factory=dict)
     stable_before: Mapping[str, Any] = field(default_factory=dict)
-    spent: float = 0.0
-    went_back: bool = False
+    spent: float | None = omit_if_none()
+    went_back: bool | None = omit_if_none()
     tests: int = 0
     tested_requests: int = 0
     judged: bool = False
@@ -66,7 +66,7 @@ class Progress(JsonFields):
         return replace(
             self,
             steps=plan.steps_from(percent),
-            spent=self.spent if self.is_alone else self.spent + self._share,
+            spent=(self.spent or 0.0) + (0.0 if self.is_alone else self._share),
             number=self.number + 1,
             percent=percent,
             since=now(),
@@ -128,7 +128,7 @@ class Progress(JsonFields):
     @property
     def _share(self) -> float:
         # One more than the steps, so that something is left if the canary goes back, or a person sets a share.
-        return (1 - self.spent) / (self.steps + 1)
+        return (1 - (self.spent or 0.0)) / (self.steps + 1)
 
     def significance(self, total: float, early: int | None) -> float:
         """Returns the significance of one test, so that all tests of a rollout together stay within ``total``.

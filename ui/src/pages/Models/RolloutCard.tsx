@@ -85,7 +85,13 @@ function Step({ step, chosen, onChoose }: { step: Decision; chosen: boolean; onC
   );
 }
 
-const STATES: Record<string, string> = { ok: "ok", doubt: "warning", bad: "failed", not_judged: "not judged" };
+const STATES: Record<string, string> = {
+  ok: "ok",
+  doubt: "warning",
+  unknown: "warning",
+  bad: "failed",
+  not_judged: "not judged",
+};
 
 const stateOf = (verdict: string): string => STATES[verdict] ?? "warning";
 
