@@ -139,3 +139,14 @@ def test_runtime_programs_ignore_modules_beside_a_linked_package(planted: Path, 
 
 def test_the_module_command_takes_paths() -> None:
     assert module_command(Path("/bin/python"), "m", Path("/a"), "b") == ["/bin/python", "-P", "-m", "m", "/a", "b"]
+
+
+def test_failed_test_fails_make_even_if_it_would_pass_again(tmp_path: Path) -> None:
+    flaky = tmp_path / "test_flaky.py"
+    flaky.write_text(
+        "from pathlib import Path\n\n\ndef test_second_try():\n    tried = Path(__file__).with_name('tried')\n"
+        "    is_second = tried.exists()\n    tried.touch()\n    assert is_second\n"
+    )
+    target = ["make", "--no-print-directory", "all-tests", f"TESTS={flaky}", "ALL_WORKERS=0"]
+    ended = subprocess.run(target, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and "1 failed" in ended.stdout and "1 passed" not in ended.stdout, ended.stdout
