@@ -6,10 +6,23 @@ from datetime import UTC, datetime
 
 from airflow_hops.core.errors import InvalidArgument
 
+_DATE_DIGITS = len("20130101")
+
+
+def parse_time(text: str) -> datetime:
+    """Parses a time in ISO 8601.
+
+    Raises:
+        ValueError: it is not one. Python also takes 1712102400000, which are milliseconds, for a day of the year 1712.
+    """
+    if text.isdigit() and len(text) > _DATE_DIGITS:
+        raise ValueError(f"{text} is a number; expected a time in ISO 8601, like 2013-01-01T00:00:00Z")
+    return datetime.fromisoformat(text)
+
 
 def as_utc(text: str) -> datetime:
     """Parses a time in ISO 8601; UTC if it has no zone."""
-    time = datetime.fromisoformat(text)
+    time = parse_time(text)
     return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from airflow_hops.core.times import parse_time
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedLabel, Label
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
@@ -141,7 +142,7 @@ def _time_us(values: object, where: str) -> int:
     expected = "a time of ISO 8601, or seconds since 1970"
     try:
         if isinstance(values, str):
-            time = datetime.fromisoformat(values)
+            time = parse_time(values)
             seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         elif isinstance(values, (int, float)) and not isinstance(values, bool) and math.isfinite(values):
             seconds = datetime.fromtimestamp(values, UTC).timestamp()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.errors import HopsError, UnreadableFile
+from airflow_hops.core.times import parse_time
 from airflow_hops.extensions.captured_logs.core.source import TIME_UNITS, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogPart
 from airflow_hops.extensions.captured_logs.ml.bodies import REFUSED, Columns, columns_of_bodies, is_answer, parsed
@@ -238,7 +239,7 @@ def time_us(value: Any, source: CapturedSource, name: str, where: str) -> int:
     result: int | None = None
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip())
+            value = parse_time(value.strip())
         except ValueError:
             problem = f"is {shown(value)}; expected a time in ISO 8601, such as 2026-03-01T10:00:00Z"
     if isinstance(value, datetime):

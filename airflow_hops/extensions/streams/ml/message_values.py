@@ -10,7 +10,6 @@ import base64
 import io
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.times import parse_time
 from airflow_hops.extensions.streams.core.source import VALUE_FORMATS
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
@@ -95,7 +95,7 @@ def _from_json(value: Any, type_: pa.DataType) -> object:
     if pa.types.is_floating(type_):
         return float(value)
     if pa.types.is_timestamp(type_):
-        return datetime.fromisoformat(value)
+        return parse_time(value)
     if pa.types.is_binary(type_):
         return base64.b64decode(value, validate=True)
     # Arrow accepts a boolean as an integer.
