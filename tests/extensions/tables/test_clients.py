@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import math
 import random
+import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.tables.runner import query
 from tests.extensions.tables.database_clients import PyMySql, Sqlite, jdbc_hook, odbc_hook, read, write
 
 BATCHES = (
-    *("b1", "B1", "b1 ", " b1", "é", "e\u0301", "e", "ß", "ss", "１", "1", "01", "1.0", "true", "NULL", "%s", "a\\'b"),
-    *("a'b", 'a"b', "\t", "b%", "b_", "日", "😀", "?", "x" * 190, "x" * 189 + "y", "{}", ":1", "i", "I", "ı"),
+    ("b1", "B1", "b1 ", " b1", "ｂ1"),
+    ("é", "e\u0301", "e", "É"),
+    ("ß", "ss", "SS", "ẞ"),
+    ("1", "01", "1.0", "１", "true", " 1", "1e0"),
+    ("i", "I", "ı", "İ"),
+    ("b%", "b_", "%s", "bb", "%%s"),
+    ("a'b", "a\\'b", 'a"b', "a''b", "\\"),
+    ("日", "?", "😀", "\t", "", "NULL", "{}", ":1"),
+    ("x" * 190, "x" * 189 + "y", "X" * 190),
 )
 """Names that some comparison of texts takes for each other: by case, accents, blanks, widths, numbers or patterns."""
 
@@ -153,9 +162,10 @@ def check_history(draw: random.Random, database: Database, folder: Path, writes:
     declared = [f"{quote}{name}{quote} {type_}{not_null[name]}" for name, type_ in types.items()]
     database.execute("DROP TABLE IF EXISTS kept")
     database.execute(f"CREATE TABLE kept ({', '.join(declared)}, hops_batch {batch_type}, hops_folder VARCHAR(50))")
+    batches = draw.choice(BATCHES)
     store, model = ArtifactStore(str(folder / "store")), dict[str, list[tuple[object, ...]]]()
     for number in range(writes):
-        rows, batch = draw_rows(draw, kinds, odd), draw.choice(BATCHES)
+        rows, batch = draw_rows(draw, kinds, odd), draw.choice(batches) or "d/r/predict/predictions"
         client = draw.choice([*database.hooks])
         error = refusal(store, rows, database.hooks[client], batch)
         context = (client, types, not_null, batch_type, batch, rows.to_pylist(), error)
@@ -367,3 +377,161 @@ def test_names_of_postgres_are_taken_as_written(postgres: Any, tmp_path: Path) -
     for name in (".late", "shop.", "a.b.c", "ä" * 32):
         with pytest.raises(BadInput, match=r"expected 'table' or 'schema\.table'"):
             write(ArtifactStore(str(tmp_path / "store")), rows, hook, table=name)
+
+
+PSQL_VALUES = (
+    *("1::int2", "9223372036854775807::int8", "4000000000::oid", "true"),
+    *("0.1::float4", "'NaN'::float8", "'-0'::float8", "123456789012345678901.5::numeric"),
+    *("123.450::numeric(10, 3)", "99999999999999999999::numeric(20, 0)", "1234.5::money", "'NaN'::numeric"),
+    *("'Infinity'::numeric", "'ü😀'::text", "'a '::char(4)", "repeat('a', 10000)"),
+    *("'x'::name", "'\\x00ff'::bytea", "''::bytea", "'2013-01-01 10:00+02'::timestamptz"),
+    *("'1582-10-10'::date", "'0001-01-01'::date", "'2013-03-31 02:30'::timestamp", "'1850-01-01'::timestamp"),
+    *(
+        "'9999-12-31 23:59:59.999999'::timestamp",
+        "'2013-01-01 10:00:00.000001'::timestamp",
+        "'infinity'::timestamp",
+        "'-infinity'::date",
+    ),
+    *("'0044-03-15 BC'::timestamp", "'20000-01-01'::timestamptz", "'12:30:00.000001'::time", "'24:00'::time"),
+    *("'12:30+02'::timetz", "'{1,2}'::int[]", "'00000000-0000-0000-0000-00000000000a'::uuid", "'<a/>'::xml"),
+    *("'101'::bit(3)", "'(1,2)'::point"),
+)
+
+
+@pytest.mark.scheduled(part="databases")
+def test_clients_of_postgres_read_the_same_or_refuse(all_postgres_database: Database, tmp_path: Path) -> None:
+    """Each type alone and beside others, with and without nulls, in a database whose zone is not UTC."""
+    taken = dict[str, set[str]]()
+    for number, value in enumerate(PSQL_VALUES):
+        for position, nulls in enumerate(("", " UNION ALL SELECT NULL, 2")):
+            answers = {}
+            for client, hook in all_postgres_database.hooks.items():
+                sql = f"SELECT {value} AS x, 1 AS n{nulls}"
+                with contextlib.suppress(BadInput):
+                    table = read(hook, sql, tmp_path / f"{client}-{number}-{position}")
+                    answers[client] = table.schema.field("x").type, repr(table.to_pylist())
+            assert len({rows for _, rows in answers.values()}) <= 1, (value, answers)
+            assert len({type_ for type_, _ in answers.values()}) <= 1 or "numeric" in value, (value, answers)
+            taken[value] = set(answers)
+    assert {value for value, clients in taken.items() if not clients} >= {"'infinity'::timestamp", "'24:00'::time"}
+    for value in ("true", "99999999999999999999::numeric(20, 0)", "0.1::float4", "'2013-01-01 10:00+02'::timestamptz"):
+        assert taken[value] == {"psycopg", "odbc", "jdbc"}
+
+
+@pytest.mark.scheduled(part="databases")
+def test_window_of_a_query_is_in_utc_by_each_client(all_postgres_database: Database, tmp_path: Path) -> None:
+    all_postgres_database.execute(
+        "CREATE TABLE hours AS SELECT generate_series('2013-01-01Z', '2013-01-02Z', '1 hour'::interval) AS at"
+    )
+    sql = "SELECT at FROM hours WHERE at >= TIMESTAMPTZ :window_start AND at < TIMESTAMPTZ :window_end ORDER BY at"
+    sql = query.in_window(sql, ("2013-01-01T03:00:00+00:00", "2013-01-01T08:00:00+02:00"), "x")
+    for client, hook in all_postgres_database.hooks.items():
+        table = read(hook, sql, tmp_path / client)
+        assert table["at"].to_pylist() == [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (3, 4, 5)], client
+
+
+class Stranger:
+    """A connection of a driver and a database that nobody knows."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_batch_that_an_unknown_database_takes_for_another_is_refused(tmp_path: Path) -> None:
+    hook = Sqlite()
+    hook.path = tmp_path / "db"
+    hook.get_conn = lambda: Stranger(sqlite3.connect(hook.path))  # type: ignore[method-assign]
+    with contextlib.closing(hook.get_conn()) as connection:
+        connection.execute("CREATE TABLE kept (id INTEGER, hops_batch TEXT COLLATE NOCASE, hops_folder TEXT)")
+        store, rows = ArtifactStore(str(tmp_path / "store")), pa.table({"id": [1, 2]})
+        for batch in ("b1", "b1", "c"):
+            assert refusal(store, rows, hook, batch) is None
+        assert "takes batch 'b1' for 'B1'" in str(refusal(store, rows, hook, "B1"))
+        zoned = pa.table({"id": pa.array([0], pa.timestamp("us", "UTC"))})
+        assert "get UTC; convert it to a time without a zone" in str(refusal(store, zoned, hook, "c"))
+        counts = connection.execute("SELECT hops_batch, count(*) FROM kept GROUP BY 1").fetchall()
+    assert counts == [("b1", 2), ("c", 2)]
+
+
+class Dying:
+    """A connection or cursor whose server ends the session before the n-th call of a kind that speaks to it."""
+
+    calls = left = 0
+
+    def __init__(self, inner: Any, end: Callable[[], None]) -> None:
+        self._inner, self._end = inner, end
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if name == "cursor":
+            return lambda *args: Dying(value(*args), self._end)
+        if name in ("execute", "executemany", "commit", "fetchmany"):
+            Dying.left -= 1
+            if Dying.left == 0:
+                self._end()
+        return value
+
+    def __enter__(self) -> Dying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.close()
+
+
+def check_lost_sessions(
+    hook: Any, connection_type: type, end: Callable[[Any], None], execute: Any, folder: Path
+) -> int:
+    """Writes a batch, and then over sessions that end ever later; returns the number of these."""
+    dying = type("Connection", (Dying,), {"__module__": connection_type.__module__})
+    get_conn, store = hook.get_conn, ArtifactStore(str(folder))
+    old, new = pa.table({"id": [1, 2, 3]}), pa.table({"id": [4, 5, 6, 7]})
+    execute("CREATE TABLE kept (id BIGINT, hops_batch VARCHAR(200), hops_folder VARCHAR(200))")
+
+    def connect() -> Any:
+        connection = get_conn()
+        return dying(connection, lambda: end(connection))
+
+    for number in range(1, 100):
+        assert refusal(store, old, hook, "b") is None
+        hook.get_conn, Dying.left = connect, number
+        try:
+            write(store, new, hook, batch="b")
+            return number
+        except HopsError as error:
+            failure = error
+        finally:
+            hook.get_conn = get_conn
+        ids = [id for (id,) in execute("SELECT id FROM kept ORDER BY id")]
+        assert failure.retryable and ids in ([1, 2, 3], [4, 5, 6, 7]), (number, ids, failure)
+        assert refusal(store, new, hook, "b") is None
+        assert [id for (id,) in execute("SELECT id FROM kept ORDER BY id")] == [4, 5, 6, 7]
+    raise AssertionError("no write came to its end")
+
+
+@pytest.mark.server
+def test_session_that_postgres_ends_loses_and_doubles_nothing(
+    postgres_database: Database, postgres: Any, tmp_path: Path
+) -> None:
+    import psycopg
+
+    def end(connection: Any) -> None:
+        postgres.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+
+    hook = postgres_database.hooks["psycopg"]
+    assert check_lost_sessions(hook, psycopg.Connection, end, postgres_database.execute, tmp_path) > 8
+
+
+@pytest.mark.scheduled(part="databases")
+def test_session_that_mariadb_ends_loses_and_doubles_nothing(
+    mariadb_database: Database, mariadb: Any, tmp_path: Path
+) -> None:
+    hook = mariadb_database.hooks["pymysql"]
+    connection_type = importlib.import_module("pymysql.connections").Connection
+
+    def end(connection: Any) -> None:
+        mariadb.execute(f"KILL CONNECTION {connection.thread_id()}")
+
+    assert check_lost_sessions(hook, connection_type, end, mariadb_database.execute, tmp_path) > 8

@@ -91,6 +91,20 @@ def at(hour: int, zone: Any = None) -> datetime.datetime:
     return datetime.datetime(2013, 1, 1, hour, tzinfo=zone)
 
 
+class Whole(int):
+    """A number as Java's, which cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle")
+
+
+class Word(str):
+    """A text whose ``str`` is another."""
+
+    def __str__(self) -> str:
+        return "other"
+
+
 DAY, NAN, D = datetime.date(2013, 1, 1), math.nan, Decimal
 CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
     # Name: declared type, precision and scale; the values; and the type that holds them, or the reason of the refusal.
@@ -125,6 +139,22 @@ CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
     "a decimal as a float with more digits": ((NUMBER, 10, 2), [0.125], r"decimal\(10, 2\)"),
     "a decimal as NaN": ((NUMBER, 10, 2), [NAN], "nan"),
     "an integer as float": (("BIGINT",), [1.0, 2.0], "declared as int"),
+    "a number with Python's underscore": ((NUMBER,), ["1_000"], "'1_000'"),
+    "a double in other digits": (("double",), ["１.5"], "'１.5'"),
+    "a double of PostgreSQL": (("float8",), ["-Infinity", "NaN", "1e-3"], pa.float64()),
+    "numbers and texts": ((NUMBER,), [7, "1.5", D("2")], pa.decimal128(2, 1)),
+    "numbers and other texts": ((NUMBER,), [7, "n/a"], "'n/a'"),
+    "numbers and texts undeclared": ((None,), [7, "n/a"], "int and text"),
+    "sNaN": ((NUMBER,), [D("1.5"), D("sNaN")], "sNaN"),
+    "sNaN among floats": ((None,), [1.5, D("sNaN")], "sNaN"),
+    "beyond all digits": ((None,), [10**5000], "39 digits left"),
+    "beyond all exponents": ((None,), [D("1E+999999")], "1000000 digits left"),
+    "subclasses": ((NUMBER,), [Whole(7), Whole(2**62)], pa.int64()),
+    "subclasses of texts": ((STRING,), [Word("a")], pa.string()),
+    "booleans as text": (("boolean",), ["1", "0", "t"], pa.bool_()),
+    "booleans as other text": (("boolean",), ["1", "yes"], "'yes'"),
+    "identifiers in capitals": (("uuid",), ["0A"], pa.string()),
+    "no times without zone": (("timestamp without time zone",), [], pa.timestamp("us")),
     "text": ((STRING,), ["ü😀", "", "1.5"], pa.string()),
     "broken text": ((STRING,), ["\udce4"], "does not fit string"),
     "text and bytes": ((STRING,), ["a", b"a"], "binary and text"),
@@ -155,7 +185,11 @@ CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
 
 
 def expected_value(value: Any, type_: pa.DataType) -> Any:
-    if isinstance(value, str) and not pa.types.is_string(type_):
+    if isinstance(value, str) and pa.types.is_boolean(type_):
+        return value in ("1", "t")
+    if isinstance(value, str) and pa.types.is_string(type_):
+        return str.__str__(value).lower() if value == "0A" else str.__str__(value)
+    if isinstance(value, str):
         return float(value) if pa.types.is_floating(type_) else Decimal(value)
     if isinstance(value, float | int) and pa.types.is_decimal(type_):
         return Decimal(str(value))
@@ -163,6 +197,8 @@ def expected_value(value: Any, type_: pa.DataType) -> Any:
         return float(value)
     if isinstance(value, uuid.UUID):
         return str(value)
+    if isinstance(value, Whole):
+        return value + 0
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 

@@ -126,6 +126,15 @@ def test_window_selects_in_the_database(postgres: Any, ingest: Any, expression: 
     assert "from 2013-01-01" in refused(ingest, "SELECT * FROM flights", ("2020-01-01", None), time_column="at")
 
 
+def test_keys_are_compared_by_bytes(postgres: Any, ingest: Any) -> None:
+    postgres.execute("CREATE EXTENSION IF NOT EXISTS citext; CREATE TABLE many (k citext, n numeric)")
+    postgres.execute("INSERT INTO many VALUES ('b1', 1), ('B1', 1), ('b1 ', 1.0), ('b1', 2)")
+    _, table = ingest("SELECT * FROM many", key=("k", "n"))
+    assert sorted(table["k"].to_pylist()) == ["B1", "b1", "b1", "b1 "]
+    postgres.execute("INSERT INTO many VALUES ('b1', 1.00)")
+    assert "occurs 2 times" in refused(ingest, "SELECT * FROM many", key=("k", "n"))
+
+
 def test_ranges_share_a_snapshot(postgres: Any, ingest: Any) -> None:
     # Each row read by one range deletes what the others would read, were they not of one snapshot.
     postgres.execute(FLIGHTS)

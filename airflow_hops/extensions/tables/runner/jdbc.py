@@ -27,7 +27,8 @@ def return_exact_values(connection: Any, where: str) -> None:
     """Makes a connection's cursors return exact values, as JayDeBeApi's own converters round, cut and wrap them."""
     types = {str(field.getName()): int(field.getInt(None)) for field in _java("java.sql.Types").class_.getFields()}
     converters: dict[int, Callable[[Any, int], object]] = {
-        types[name]: partial(_of_text, convert, where) for name, convert in _FROM_TEXT.items()}
+        types[name]: partial(_of_text, convert, where) for name, convert in _FROM_TEXT.items()
+    }
     converters |= {types[name]: _bytes for name in _BYTES} | {types[name]: _bool for name in _BOOLS}
     connection._converters = converters  # there is no public way
 

@@ -89,9 +89,9 @@ def window_conditions(column: str, window: Window, literal: Callable[[datetime],
     return [f"{quoted(column)} {compared} {literal(time)}" for compared, time in bounds if time is not None]
 
 
-def duplicates(source: QuerySource, conditions: Sequence[str]) -> str:
-    """Returns a query for one key that occurs twice, and its count."""
-    key = [quoted(column) for column in source.key]
+def duplicates(source: QuerySource, conditions: Sequence[str], identity: Callable[[str], str] = quoted) -> str:
+    """Returns a query for one key that occurs twice, and its count; ``identity`` is the SQL for a column's values."""
+    key = [identity(column) for column in source.key]
     rows = subquery([*key, "count(*)"], source.sql, conditions)
     return f"{rows} GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
 

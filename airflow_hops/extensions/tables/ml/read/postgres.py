@@ -36,6 +36,7 @@ from airflow_hops.ml.readers.types import MOST_DIGITS, Types
 
 _DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")
+_TEXTS = ("text", "varchar", "citext")
 _TIMES = ("date", "timestamp", "timestamptz")
 _CASTS = {"oid": "int8"} | dict.fromkeys(["uuid", "interval", "money", "record", "regproc"], "text")
 """Types that ADBC returns changed, or in a form that a snapshot does not hold, and casts that preserve them."""
@@ -130,7 +131,7 @@ def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTab
             return session.rows(subquery(columns, sql, conditions))[0]
 
         if source.key:
-            check_duplicates(session.rows(duplicates(source, conditions)), source, where)
+            check_duplicates(session.rows(duplicates(source, conditions, partial(_identity, fields))), source, where)
         types = _types(wanted, partial(row_of, conditions=conditions), where)
         count, parts = None, list[list[str]]([[]])
         if source.partition_column is not None:
@@ -201,6 +202,12 @@ def ranges(column: str, kind: str, low: str | None, high: str | None, count: int
         return [[]]
     between = [[f"{column} >= {start}", f"{column} < {end}"] for start, end in pairwise(edges)]
     return [[f"({column} < {edges[0]} OR {column} IS NULL)"], *between, [f"{column} >= {edges[-1]}"]]
+
+
+def _identity(fields: Mapping[str, pa.Field], name: str) -> str:
+    """Returns the SQL for the values of a column of a key, of texts for their bytes, whatever the collation."""
+    is_text = _fact(fields[name], "POSTGRESQL:type") in _TEXTS
+    return f'{quoted(name)}::text COLLATE "C"' if is_text else quoted(name)
 
 
 def _literal(kind: str, time: datetime) -> str:
