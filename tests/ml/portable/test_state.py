@@ -16,19 +16,28 @@ from write_state import (
     DAG,
     FILES,
     MODEL,
+    SCHEMA,
+    STUDY,
     TOPIC,
+    TRAINING,
     WINDOW,
     cursor_of,
     decided,
     producer,
     write,
+    write_records,
 )
 
 from airflow_hops.core.monitor_reports import listed_reports, monitoring_reports
 from airflow_hops.core.retraining.decision import RetrainingDecision
 from airflow_hops.core.retraining.decisions import claimants, newest_request
+from airflow_hops.core.schema.history import schema_history, schema_text
+from airflow_hops.core.steps.run_records import read_record
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.owners import owned_names, owners_of
 from airflow_hops.core.store.task_state import task_state
+from airflow_hops.core.training.records import read_training
+from airflow_hops.extensions.experiments.core.studies import recorded_studies, study_folder
 from airflow_hops.extensions.retention.core import monitors
 from airflow_hops.extensions.retention.core.listing import StoreListing
 from airflow_hops.extensions.streams.core import ranges
@@ -44,6 +53,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
     store = ArtifactStore(str(tmp_path / "store"))
     if request.param == "this":
         write(store)
+        write_records(store)
         return store
     texts = json.loads((LAST if request.param == "last" else BEFORE).read_text())
     for path, text in texts.items():
@@ -89,6 +99,14 @@ KINDS: dict[str, tuple[Callable[[ArtifactStore], Any], Any]] = {
     "state of a table": (
         lambda s: s.read_json(f"{task_state(s, producer('read', 2), 'states')}/flights-0.json"), {"state": "7"}
     ),
+    "training": (lambda s: getattr(read_training(s, DAG, TRAINING), "task_id", None), "train"),
+    "step": (lambda s: getattr(read_record(s, DAG, "a" * 64), "params", None), {"np": 2}),
+    "owners": (lambda s: list(owners_of(s, "features", "delays")), [DAG, "other"]),
+    "owned": (lambda s: owned_names(s, "features"), ["delays"]),
+    "study": (lambda s: getattr(study_folder(s, DAG, "group.search", STUDY).read(), "name", None), STUDY),
+    "studies": (lambda s: [each.name for _, each in recorded_studies(s, DAG)[0]], [STUDY]),
+    "schema": (lambda s: schema_text(s, s.frozen_schema(DAG, "infer")), SCHEMA),
+    "history of a schema": (lambda s: [v.note for v in schema_history(s, s.frozen_schema(DAG, "infer"))], ["inferred"]),
     "needs of decisions": (
         lambda s: needs(s)[0], [f"newest decision of {DAG}, task {task}" for task in ("group.request", "once", "watch")]
     ),

@@ -1,4 +1,4 @@
-"""Writes the state of monitors, streams and tables, which outlives their runs, below a store.
+"""Writes what outlives runs below a store, beside artifacts and models: state of monitors, schemas, records, studies.
 
     PYTHONPATH=. .venv-runtime/bin/python tests/ml/portable/write_state.py FILE
 
@@ -23,9 +23,17 @@ from airflow_hops.core.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, note_request
 from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.schema.history import freeze_schema
 from airflow_hops.core.skew import SkewProperties, SkewReference
+from airflow_hops.core.steps.run_record import RunRecord
+from airflow_hops.core.steps.run_records import write_record
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.owners import claim, set_owners
 from airflow_hops.core.store.task_state import task_state
+from airflow_hops.core.training.record import TrainingRecord
+from airflow_hops.core.training.records import write_training
+from airflow_hops.extensions.experiments.core.search import StudyRecord
+from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.streams.core import ranges
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
@@ -33,6 +41,7 @@ from airflow_hops.ml.skew.plan import commit_window, window_of_run
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MODEL, ASSET, DAG, TASKS = "flights", "retrain flights", "monitoring", ("watch", "group.request")
+STUDY, TRAINING, SCHEMA = "of the night", "0" * 32, 'feature { name: "distance" type: FLOAT }\n'
 FILES = [f"2026110{day}T000000.000000Z-{day}.parquet" for day in range(1, 4)]
 """Captured files of three days, of which a run has compared two."""
 POLICY = RetrainingPolicy(
@@ -90,9 +99,28 @@ def write(store: ArtifactStore) -> None:
     store.create_text(f"{task_state(store, producer('read', 1), 'states')}/flights-0.json", '{"state": "7"}')
 
 
+def write_records(store: ArtifactStore) -> None:
+    """Writes records of a training, a step and a search, owners of a name, and a frozen schema."""
+    time = START.isoformat()
+    write_training(store, DAG, TrainingRecord(TRAINING, "run", "complete", 1, dag_run_id="r", task_id="train"))
+    write_record(store, "a" * 64, RunRecord(DAG, "train", "m:f", {"np": 2}, {}, {}, "0.1.0", "3.11", {}, time), None)
+    claim(store, "features", "delays", DAG)
+    set_owners(store, "features", "delays", [DAG, "other"], "ann", "one team")
+    study = study_folder(store, DAG, "group.search", STUDY)
+    study.write(
+        StudyRecord(
+            STUDY, DAG, "group.search", "r", "complete", "m:f", {}, ["auc"], ["maximize"], "tpe", "", 1, 1, 0, time, "b"
+        )
+    )
+    freeze_schema(
+        store, f"{store.uri(DAG)}/_frozen/infer/schema", SCHEMA, producer=producer("infer", 1), note="inferred"
+    )
+
+
 def main(file: Path) -> None:
     with TemporaryDirectory() as folder:
         write(ArtifactStore(folder))
+        write_records(ArtifactStore(folder))
         files = sorted(each for each in Path(folder).rglob("*") if each.is_file())
         texts = {
             str(each.relative_to(folder)): each.read_text().replace(Path(folder).as_uri(), "file:///store")
