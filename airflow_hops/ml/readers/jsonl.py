@@ -293,6 +293,8 @@ def parse_json(text: bytes, number: Callable[[str], object] | None = None) -> An
     """
     if _is_deep(text):
         raise RecursionError(f"values nested more than {_MOST_LEVELS} levels deep")
+    if number is None and not text.startswith(b"\xef"):  # a mark
+        return _DECODER.decode(text.decode("utf-8", "surrogatepass"))
     return json.loads(text, parse_int=number, parse_float=number, object_pairs_hook=_object)
 
 
@@ -315,6 +317,10 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(value) < len(pairs):
         raise ValueError(f"a field of {', '.join(map(repr, value))} occurs twice")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+"""Decoder of all texts, as Python's function makes one for each."""
 
 
 def _types_of(rows: Rows) -> Types:

@@ -42,6 +42,8 @@ REFUSED = "answered without predictions"
 class Cell(str):
     """A value of CSV, whose type its column decides."""
 
+    __slots__ = ()
+
 
 class Single(list[Any]):
     """The value of a row of the shape ``[rows, 1]``: a list of one, or, unless others are longer, the value in it."""
@@ -83,9 +85,10 @@ class Body:
 
     def of_rows(self, count: int) -> Columns:
         """Returns the columns of a number of rows, one of :attr:`counts`."""
+        columns = self.columns
         if self.rows is None and count == 1:
-            return {name: _singles([value]) for name, value in self.columns.items()}
-        return {name: _singles(values) for name, values in self.columns.items()}
+            columns = {name: [value] for name, value in columns.items()}
+        return {name: _singles(values) for name, values in columns.items()}
 
 
 def parsed(data: Any, encoding: str | None, where: str) -> Any:
@@ -184,13 +187,13 @@ def is_answer(body: Any, names: Iterable[str]) -> bool:
 
     Whatever else an endpoint answers, such as ``{"detail": "…"}``, says that it did not predict.
     """
-    if isinstance(body, Mapping):
+    if isinstance(body, dict):
         if envelopes := _envelopes(body, "outputs"):
             return any(body[name] not in ([], {}) for name in envelopes)
         return bool(body) and all(body.get(name) is not None for name in names)
     values = body.rows if isinstance(body, CsvRows) else body.values if isinstance(body, JsonLines) else body
-    if isinstance(values, list) and any(isinstance(value, Mapping) for value in values):
-        return all(isinstance(value, Mapping) and is_answer(value, names) for value in values)
+    if isinstance(values, list) and any(isinstance(value, dict) for value in values):
+        return all(isinstance(value, dict) and is_answer(value, names) for value in values)
     return values is not None and values != []
 
 
@@ -242,13 +245,13 @@ def _arranged(body: Any, names: tuple[str, ...], what: str, where: str) -> Body:
         return _named(body.values, names, what, where)
     if isinstance(body, list):
         return _named(body, names, what, where)
-    if isinstance(body, Mapping):
+    if isinstance(body, dict):
         return _of_object(body, names, what, where)
     if isinstance(body, int | float) and what == "outputs":
         return _named([body], names, what, where)
     raise _undecodable(
-        f"{where}: the body is {'null' if body is None else shown(body)}; expected instances, inputs, dataframe_split, dataframe_records, "
-        "predictions, outputs, rows, or one object of values"
+        f"{where}: the body is {'null' if body is None else shown(body)}; expected instances, inputs, dataframe_split, "
+        "dataframe_records, predictions, outputs, rows, or one object of values"
     )
 
 
@@ -267,12 +270,12 @@ def _of_object(body: Mapping[str, Any], names: tuple[str, ...], what: str, where
     if not envelopes:
         return _checked(Body({str(name): value for name, value in body.items()}, None), names, what, where)
     values = body[envelopes[0]]
-    if envelopes == ["dataframe_split"] and isinstance(values, Mapping):
+    if envelopes == ["dataframe_split"] and isinstance(values, dict):
         data, columns = values.get("data"), values.get("columns") or names
         if not isinstance(data, list) or not isinstance(columns, list | tuple):
             raise _undecodable(f"{where}: dataframe_split has no data, or columns that are {shown(columns)}")
         return _checked(_named(data, tuple(map(str, columns)), what, where, is_table=True), names, what, where)
-    if isinstance(values, Mapping):
+    if isinstance(values, dict):
         columns = {str(name): each if isinstance(each, list) else [each] for name, each in values.items()}
         lengths = {name: len(each) for name, each in columns.items()}
         if len({*lengths.values()}) > 1:
@@ -280,13 +283,13 @@ def _of_object(body: Mapping[str, Any], names: tuple[str, ...], what: str, where
         return _checked(Body(columns, next(iter(lengths.values()), 0)), names, what, where)
     if not isinstance(values, list):
         values = [values]
-    if values and all(isinstance(each, Mapping) and "datatype" in each for each in values):
+    if values and all(isinstance(each, dict) and "datatype" in each for each in values):
         return _of_tensors(values, names, what, where)
     return _named(values, names, what, where)
 
 
 def _envelopes(body: Mapping[str, Any], what: str) -> list[str]:
-    kinds = (list, Mapping) if what == "inputs" else (list, Mapping, int, float)
+    kinds = (list, dict) if what == "inputs" else (list, dict, int, float)
     return [name for name in _ENVELOPES[what] if isinstance(body.get(name), kinds)]
 
 
@@ -307,7 +310,7 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
         rows = [_without_names(row, names) for row in rows]
     if not rows:
         return Body({name: [] for name in names}, 0)
-    if all(isinstance(row, Mapping) for row in rows):
+    if all(isinstance(row, dict) for row in rows):
         keys = dict.fromkeys(str(key) for row in rows for key in row)
         if len(keys) * len(rows) > 4 * MOST_VALUES:
             raise _undecodable(f"{where}: {len(rows)} rows of {len(keys)} names; expected rows with the same names")
@@ -317,7 +320,7 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
     widths = {len(row) if isinstance(row, list) else None for row in rows}
     if widths == {len(names)} and (len(names) > 1 or is_table or not _are_lists(rows)):
         return Body({name: [row[number] for row in rows] for number, name in enumerate(names)}, len(rows))
-    if not is_table and len(names) == 1 and not any(isinstance(row, Mapping | Cell) for row in rows):
+    if not is_table and len(names) == 1 and not any(isinstance(row, dict | Cell) for row in rows):
         return Body(
             {names[0]: rows if None in widths else [row[0] if len(row) == 1 else row for row in rows]}, len(rows)
         )
@@ -334,7 +337,7 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
 def _without_names(row: Any, names: tuple[str, ...]) -> Any:
     """Returns the list of values that is in an object by another name, as in SageMaker's ``{"features": [1, 2]}``."""
     inner = row
-    while isinstance(inner, Mapping) and len(inner) == 1 and not inner.keys() & {*names}:
+    while isinstance(inner, dict) and len(inner) == 1 and not inner.keys() & {*names}:
         inner = next(iter(inner.values()))
     return inner if isinstance(inner, list) and len(inner) == len(names) else row
 
@@ -375,7 +378,7 @@ def _flat(data: Any) -> list[Any]:
 
 def _singles(values: list[Any]) -> list[Any]:
     """Marks values of the shape ``[rows, 1]``, which the model server unpacks."""
-    is_single = values and all(
-        isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list) for value in values
-    )
+    if not values or not isinstance(values[0], list):
+        return values
+    is_single = all(isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list) for value in values)
     return [Single(value) for value in values] if is_single else values

@@ -42,7 +42,7 @@ class LogEntry:
 
     Attributes:
         where: Place in the log.
-        number: Number of the window that found it.
+        number: Number of the window that read it first.
         request_id: Its id.
         row: Number of its first row.
         at_us: Time, microseconds since the epoch.
@@ -53,6 +53,7 @@ class LogEntry:
         labels: Labels by name.
         size: Bytes of the entry in the log.
         encoding: Encoding of the request, if the log names it.
+        parts: Positions in the plan of the parts that it is in.
     """
 
     where: str
@@ -67,6 +68,7 @@ class LogEntry:
     labels: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
     encoding: str | None = None
+    parts: tuple[int, ...] = ()
 
     def columns(self, source: CapturedSource) -> Columns:
         """Decodes the captured columns of the entry's rows.
@@ -216,14 +218,14 @@ def find_field(value: Any, path: str, where: str) -> Any:
     Raises:
         Unusable: there is no such field.
     """
-    if isinstance(value, Mapping) and path in value:
+    if isinstance(value, dict) and path in value:
         return value[path]
     result = value
     for name in path.split("."):
         if isinstance(result, list) and result and isinstance(result[0], tuple):  # a map of Parquet
             result = dict(result)
-        if not isinstance(result, Mapping) or name not in result:
-            names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        if not isinstance(result, dict) or name not in result:
+            names = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise Unusable(f"without {path!r}", f"{where}: there is no field {path!r}; the entry has {names[:300]}")
         result = result[name]
     return result
@@ -308,7 +310,7 @@ def answer_of(data: Any, encoding: str | None, source: CapturedSource, where: st
 
 def _model(answer: Any) -> str | None:
     """Returns the model that an answer of the Open Inference Protocol names."""
-    is_named = isinstance(answer, Mapping) and "model_name" in answer and "outputs" in answer
+    is_named = isinstance(answer, dict) and "model_name" in answer and "outputs" in answer
     return name_of(answer["model_name"]) if is_named else None
 
 
