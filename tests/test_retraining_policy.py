@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.performance import PerformanceProperties, VersionPerformance
 from airflow_hops.core.retraining.conditions import (
@@ -27,10 +28,12 @@ from airflow_hops.core.retraining.conditions import (
     RolloutRunning,
 )
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.decisions import claim_request, cost_of
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.core.skew import SkewProperties, SkewReference
+from airflow_hops.core.store import ArtifactStore
 
 DAY = timedelta(days=1)
 START = datetime(2013, 4, 1, tzinfo=UTC)
@@ -319,6 +322,17 @@ def test_request_without_new_rows_spends_nothing() -> None:
     again = RetrainingDecision.from_dict(json.loads(json.dumps(after.to_dict())))
     assert decide(policy, situation(5, "temp", fruitless={after.cause: True}), again).requested
     assert decide(policy, situation(5, "temp", fruitless={after.cause: False}), again).why == "rejected"
+
+
+def test_cost_of_a_request_is_that_of_the_runs_that_claimed_it(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    for dag_id, run_id, core_s, gpu_s in (("a", "r1", 1.0, 10.0), ("a", "r2", 2.0, 20.0), ("b", "r1", 4.0, 40.0)):
+        producer = Producer(dag_id, run_id, "train")
+        claim_request(store, "cause", producer)  # of which a's second run comes too late
+        with store.create(store.address(producer, "model"), "model", producer) as writer:
+            writer.cost = lambda core_s=core_s, gpu_s=gpu_s: {"core_s": core_s, "gpu_s": gpu_s}
+            writer.commit()
+    assert cost_of(store, "cause") == (5.0, 50.0) and cost_of(store, "other") == (0.0, 0.0)
 
 
 def test_budget_counts_costs_of_deleted_artifacts() -> None:
