@@ -134,6 +134,23 @@ def test_bad_canary_is_rolled_back_with_the_reason(
     assert reason in pipeline.record()["history"][-1]["why"]
 
 
+def test_canary_that_looks_worse_at_100_percent_returns_and_is_compared_there(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "failing")
+    plan: dict[str, Any] = {"steps": [50, 100], "bake_time_s": [0.0, 20.0]}
+    pipeline.server.ask(pipeline.name, 80)
+    assert "gets 100%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
+    pipeline.server.ask(pipeline.name, 40, far_every=2)
+    assert "gets 50%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 50, 2: 50}, "both versions are asked")
+    event = pipeline.record()["history"][-1]
+    assert event["why"].startswith("looks worse at 100%, back to 50%: ") and "refusals: 20 of 40 " in event["why"]
+    pipeline.server.ask(pipeline.name, 100, far_every=2)
+    rollout = pipeline.rollout(deployment, **plan)
+    assert rollout.properties["decision"] == "rolled_back"
+    assert "at 50%: refusals: " in pipeline.record()["history"][-1]["why"]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
+
+
 @pytest.mark.parametrize("approved", [True, False])
 def test_person_is_asked_before_a_promotion(pipeline: Pipeline, approved: bool) -> None:
     deployment = canary(pipeline, "second")

@@ -42,8 +42,9 @@ class RolloutLimits(TypedDict, total=False):
     Attributes:
         max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1
             (0.01).
-        significance: Probability, for each of the comparisons, that it rolls back a canary within its limit; for errors
-            and refusals, a canary that fails or refuses no more often than the stable version (0.01).
+        significance: Probability, for each of the comparisons, that it rolls back a canary within its limit; for
+            errors, refusals, and predictions that are invalid or all the same, a canary that has them no more often
+            than the stable version (0.01).
         max_latency_ratio: Tolerated ratio of the median and of the 99th percentile of latencies (2).
         latency_tolerance_ms: Tolerated increase of these latencies in milliseconds, whatever the ratio (10).
         max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any (None).
@@ -93,7 +94,8 @@ class RolloutOperator(HopsOperator):
     At each step it waits until the canary has received ``min_requests`` requests and ``bake_time`` has passed. It then
     compares the canary with the stable version, and continues with the next step, waits for more requests, or rolls
     back: the canary gets no traffic and is unloaded. After the last step the canary is promoted (alias ``champion``).
-    If the deployment became the champion at once, the task returns without starting a process.
+    If it looks worse at 100%, where nothing is compared at the same time, it returns to the step before; the second
+    time, it is left there. If the deployment became the champion at once, the task returns without starting a process.
 
     Its state is in the model's record, so a retry, or another run with the same deployment, continues from the last
     comparison. Between comparisons it waits in the triggerer if it is ``deferrable``, and in the worker otherwise.
@@ -105,8 +107,10 @@ class RolloutOperator(HopsOperator):
         bake_time: Shortest duration of a step, as a timedelta or in seconds: one for all steps, or one for each. If the
             list has none for 100%, a canary that passed the previous step is promoted at once.
         min_requests: Requests that the canary must receive in a step.
-        timeout: Longest duration of a step before it can be judged, as a timedelta or in seconds.
-        on_timeout: Action at the timeout: ``roll_back`` the canary, or ``leave`` it with its current share.
+        timeout: Longest duration of a step, as a timedelta or in seconds. A difference that may be chance delays a step
+            until then.
+        on_timeout: Action at the timeout if the step could not be judged, as with too few requests: ``roll_back`` the
+            canary, or ``leave`` it with its current share.
         approval: Whether a person must approve in Airflow before 100%; True, or a mapping with the fields of
             :class:`RolloutApproval`.
         limits: Limits of the comparisons, a mapping with fields of :class:`RolloutLimits`.

@@ -105,8 +105,8 @@ def compare_predictions(
             return CanaryFinding("predictions", verdict, text, numbers | tested)
     canary, stable = canary.only(canary.is_finite), stable.only(stable.is_finite)
     several = canary.values.ndim == 2
-    # Without captured rows, the number of the stable version's classes is unknown.
-    width = canary.values[:1].size or 1
+    # Without captured rows, the number of a version's classes is unknown.
+    width = math.prod(canary.values.shape[1:])
     ours, theirs = (v.reshape(len(v), -1) if len(v) else np.empty((0, width)) for v in (canary.values, stable.values))
     if theirs.shape[1] != width:
         text = f"{output!r} has {width} values a row, and {theirs.shape[1]} at the stable version"

@@ -1,0 +1,69 @@
+"""Rates of error of whole rollouts over models, clients and sizes: no comparison rolls back more than is stated."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from rollout_simulation import Point, simulate
+from scipy.stats import binom
+
+STATED = 0.01
+"""The default ``significance``, of each comparison."""
+ANSWERS = ("continuous", "leaves", "one_hot", "constant", "nan", "regression", "several")
+CLIENTS = ("turns", "bursts", "failing", "retries", "batches", "heavy")
+LABELS = ("balanced", "rare", "uneven", "none", "none")
+BAD = {
+    "failing": "errors: ",
+    "slow": "latency_p50: ",
+    "constant": "predictions: ",
+    "not_finite": "predictions: ",
+    "shifted": "predictions: ",
+    "inaccurate": "labels: ",
+}
+
+
+def _point(random: np.random.Generator, most: int) -> Point:
+    return Point(
+        rows=int(np.exp(random.uniform(np.log(20), np.log(most)))),
+        answers=str(random.choice(ANSWERS)),
+        clients=str(random.choice(CLIENTS)),
+        labels=str(random.choice(LABELS)),
+        bake_s=float(random.choice([0.0, 60.0])),
+        distance=random.choice([None, 0.2]),
+    )
+
+
+def _check_equal_canaries(patch: pytest.MonkeyPatch, histories: int, most: int) -> None:
+    random, rolled_back = np.random.default_rng(7), Counter[str]()
+    for seed in range(histories):
+        decision = simulate(_point(random, most), seed, patch)
+        if decision.decision == "rolled_back":
+            rolled_back.update({reason.split(":")[0] for reason in decision.reasons})
+    assert set(rolled_back) <= {"errors", "latency_p50", "latency_p99", "predictions", "labels"}
+    assert max(rolled_back.values(), default=0) <= binom.ppf(1 - 1e-4, histories, STATED), rolled_back
+
+
+def test_equal_canaries_are_rolled_back_as_seldom_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    _check_equal_canaries(monkeypatch, 100, 40)
+
+
+@pytest.mark.scheduled(part="campaigns")
+def test_equal_canaries_of_every_size_are_rolled_back_as_seldom_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    _check_equal_canaries(monkeypatch, 2000, 600)
+
+
+@pytest.mark.parametrize("canary", BAD)
+def test_bad_canaries_are_found(monkeypatch: pytest.MonkeyPatch, canary: str) -> None:
+    point = Point(100, canary=canary, distance=0.2, labels="balanced" if canary == "inaccurate" else "none")
+    for seed in range(5):
+        decision = simulate(point, seed, monkeypatch)
+        assert decision.decision == "rolled_back" and BAD[canary] in " ".join(decision.reasons), decision.reasons
+
+
+def test_an_outage_at_100_percent_rolls_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stable version had fewer failures before, but at another time."""
+    point = Point(100, "constant", "bursts", bake_s=60.0)
+    ends = Counter(simulate(point, seed, monkeypatch).decision for seed in range(12))
+    assert ends["left"] and ends["promoted"] and not ends["rolled_back"]
