@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_hops.airflow_internals.triggers import BaseTrigger
+    from airflow_hops.runner.sources import Planning
 
 __all__ = ["IngestOperator", "Source"]
 
@@ -107,6 +108,9 @@ class IngestOperator(SparkOperator):
         self._plan(hook, context)
         result = super().run_step(hook, context)
         _skip_without_new_rows(hook.store, context, Artifact.from_dict(result.value))
+        for committer, sources in self._by("committer").items():
+            plans = {table: self._plans[table] for table in sources}
+            pkgutil.resolve_name(committer)(plans, self._planning(hook, context))
         return result
 
     def _window(self, context: Context) -> tuple[str | None, str | None]:
@@ -118,22 +122,30 @@ class IngestOperator(SparkOperator):
 
     def _plan(self, hook: RuntimeHook, context: Context) -> None:
         """Plans the rows of sources with a planner; as parameters of the step, plans are part of the cache key."""
-        from airflow_hops.airflow_internals.triggers import BaseTrigger  # these imports would slow down every DAG file
-        from airflow_hops.runner.sources import Planning
+        from airflow_hops.airflow_internals.triggers import BaseTrigger  # the import would slow down every DAG file
 
-        sources = {table: row_source(table, value) for table, value in self.sources.items()}
-        for planner in dict.fromkeys(source.planner for source in sources.values() if source.planner):
+        for planner, planned in self._by("planner").items():
             plan = pkgutil.resolve_name(planner)
-            planned = {table: source for table, source in sources.items() if source.planner == planner}
-            planning = Planning(
-                hook, producer_of(context), self._window(context), self.chosen_launcher(hook), self._events.get(planner)
-            )
+            planning = self._planning(hook, context, self._events.get(planner))
             while isinstance(plans := plan(planned, planning), BaseTrigger):
                 self.log.info("Waiting for %s: %r", ", ".join(planned), plans)
                 if self.deferrable:
                     self.defer(trigger=plans, method_name="resume", kwargs={"planner": planner})
                 planning = replace(planning, event=asyncio.run(_first_event(plans)))
             self._plans |= plans
+
+    def _planning(self, hook: RuntimeHook, context: Context, event: Any = None) -> Planning:
+        from airflow_hops.runner.sources import Planning  # the import would slow down every DAG file
+
+        return Planning(hook, producer_of(context), self._window(context), self.chosen_launcher(hook), event)
+
+    def _by(self, function: str) -> dict[str, dict[str, RowSource]]:
+        """Returns the sources by a function that their class names, and by table."""
+        result: dict[str, dict[str, RowSource]] = {}
+        for table, source in ((table, row_source(table, value)) for table, value in self.sources.items()):
+            if name := getattr(source, function):
+                result.setdefault(name, {})[table] = source
+        return result
 
     def resume(self, context: Context, event: Any, planner: str) -> Any:
         """Continues after the triggerer has waited."""

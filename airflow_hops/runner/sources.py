@@ -52,3 +52,18 @@ class Planner(Protocol):
             BadInput: there are no such rows, and a retry cannot help.
             HopsError: the queried system does not answer.
         """
+
+
+class Committer(Protocol):
+    """The function that a source class names in ``committer``."""
+
+    def __call__(self, plans: Mapping[str, Any], planning: Planning) -> None:
+        """Records that the rows of plans are in a snapshot.
+
+        Args:
+            plans: Plan of each table of the class.
+            planning: The task, whose step has succeeded, or found its artifact in the cache.
+
+        Raises:
+            HopsError: they cannot be; the task fails, and its retry plans again.
+        """

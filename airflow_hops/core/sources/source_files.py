@@ -34,8 +34,12 @@ _VERSION_FIELDS = (
 )
 
 
-def list_files(source: AnySource) -> tuple[Any, tuple[SourceFile, ...]]:
+def list_files(source: AnySource, *, may_be_empty: bool = False) -> tuple[Any, tuple[SourceFile, ...]]:
     """Returns the fsspec file system and the files of a source, in the order of their names.
+
+    Args:
+        source: The source.
+        may_be_empty: Whether its folder, or in an object store its bucket, need only exist.
 
     Raises:
         BadInput: the URI is relative, nothing matches it, it may not be read, or its protocol is not installed.
@@ -51,14 +55,15 @@ def list_files(source: AnySource) -> tuple[Any, tuple[SourceFile, ...]]:
         # A listing cached by the file system may be outdated.
         fs.invalidate_cache()
         result = _match(fs, path)
+        is_there = bool(result) or (may_be_empty and _has_folder(fs, path))
     except (ImportError, ValueError) as error:
         others = f"; besides files, IngestOperator reads {', '.join(sorted(ingested))}" if scheme else ""
         raise BadInput(f"source {source.uri!r}: {error}{others}") from error
     except OSError as error:
         kind = BadInput if isinstance(error, PermissionError) else HopsError
         raise kind(f"source {source.uri!r} cannot be listed ({type(error).__name__}: {error})") from error
-    if not result:
-        raise BadInput(f"source {source.uri!r}: no file matches")
+    if not is_there:
+        raise BadInput(f"source {source.uri!r}: no file matches" + ", and its folder does not exist" * may_be_empty)
     if isinstance(source, Source):
         _check_no_table(fs, source, uri, result)
     for name, info in result.items():
@@ -127,6 +132,13 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
     else:
         listed = {}
     return dict(sorted(listed.items()))
+
+
+def _has_folder(fs: Any, path: str) -> bool:
+    """Returns whether the folder of a path or pattern exists; object stores have only buckets."""
+    root = source_root(fs, path)
+    bucket = root.partition("/")[0]
+    return bool(fs.isdir(root) or (bucket and fs.isdir(bucket)))
 
 
 def _check_no_table(fs: Any, source: Source, uri: str, files: Iterable[str]) -> None:

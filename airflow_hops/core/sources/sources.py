@@ -104,6 +104,8 @@ class RowSource(AnySource):
         schemes: URI schemes of the class; empty for files.
         planner: ``module:function`` on Airflow's side, as :class:`~airflow_hops.runner.sources.Planner`. It decides
             before the step which rows all tries of a run read. None for files: the cache key has their state.
+        committer: ``module:function`` on Airflow's side, as :class:`~airflow_hops.runner.sources.Committer`; None if
+            nothing has to be recorded once the step has succeeded.
         reader: ``module:function`` on the runtime's side, as :class:`~airflow_hops.ml.ingest.reader.Reader`.
         may_be_empty: Whether a window without rows becomes a table without rows, as of captured requests; otherwise the
             ingest fails.
@@ -118,6 +120,7 @@ class RowSource(AnySource):
     may_be_empty: bool = field(default=False, kw_only=True)
     schemes: ClassVar[tuple[str, ...]] = ()
     planner: ClassVar[str | None] = None
+    committer: ClassVar[str | None] = None
     reader: ClassVar[str]
 
     def __post_init__(self) -> None:

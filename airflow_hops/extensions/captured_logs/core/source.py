@@ -46,7 +46,7 @@ class CapturedSource(RowSource):
     """The source of captured rows in the log of an endpoint: one entry for each request, or for each row.
 
     Fields of an entry are named by their path in JSON, such as ``meta.id``. An ingest with a window takes the rows that
-    were captured before its end and that no window before it has taken, each once.
+    were captured before its end and that no window has taken, each once, whatever happens to runs and files.
 
     Example:
         >>> from airflow_hops.extensions.captured_logs import CapturedSource
@@ -80,8 +80,8 @@ class CapturedSource(RowSource):
         inputs: Field by feature; or with bodies, the names of the features in the order of CSV and of lists.
         outputs: The same for predictions; ``("prediction",)`` by default.
         labels: Field by label, if the log has labels.
-        lookback: Number of windows before the present one whose rows are read again to find those delivered twice, and
-            through which an entry waits for its time or its response.
+        lookback: Number of taken windows before the present one up to whose end an entry may be late, and through which
+            one waits for its response. Copies are found as long.
         max_rejected: Share of a window's rows, 0 to 1, that may be unreadable; with more, the window fails. They are
             left out and counted. Requests that the endpoint refused, copies, and other versions are no such rows.
         schema: Types of captured columns that should not be inferred, such as ``{"input.age": "float32"}``.
@@ -92,6 +92,7 @@ class CapturedSource(RowSource):
 
     schemes = (SCHEME,)
     planner = "airflow_hops.extensions.captured_logs.runner.plan:plan"
+    committer = "airflow_hops.extensions.captured_logs.runner.plan:commit"
     reader = "airflow_hops.extensions.captured_logs.ml.ingest:copy_log"
     may_be_empty: bool = field(default=True, kw_only=True)
     model: str = field(default="", kw_only=True)

@@ -1,43 +1,71 @@
-"""Windows of a log: which parts of its files each reads, and which entries it takes.
+"""Windows of a log: which entries each takes, and which parts of files it reads to find them.
 
-A window is the number of its plan. A file's part has the number of the first window that found it. An entry is taken by
-the first window, from that of its part on, whose end is after the entry's time: so each entry is taken once, also if it
-is late, or its clock is fast. Two windows of a log never depend on each other's success.
+A window takes every entry that was captured before its end and that no window has taken. What was planned is not what
+was taken, and files are not what was taken: entries are, by the digests of their ids.
 
-``<store>/_state/tasks/<dag>/<task>/logs/<table>-<digest>/log.json`` has the plans and parts.
+1. *Plan*, under the log's lock: a window gets a number, parts of files, and the windows whose entries it leaves out.
+2. *Read*: the step takes the other entries, and records them with the times of those that it leaves. Then it publishes.
+3. *Commit*, under the lock, after the task's step has succeeded: the window is taken, and its parts are read. If a
+   window was committed since the plan that may have taken the same entries, the task fails, and its retry plans again.
+
+A run that ends before its commit leaves its entries to the next window. A window that is taken gives the same entries
+at each rerun, from the same parts, or if these are gone, from any file that has them.
 """
-
-# A part that was planned never changes: a retry of a window reads the same bytes. An entry that is delivered twice is
-# found among the entries of the last 2 * lookback windows: it counts only if it was captured within the last lookback
-# windows, and waits through at most as many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.json_fields import JsonFields
 
-_PLANS_KEPT = 1000
+_WINDOWS_KEPT = 1000
+_ENTRIES_KEPT = 100_000_000  # 24 bytes each
+NEW = -1
+"""``born`` of a file that no window knows."""
 IN_THE_FUTURE = "captured in the future"
-"""Reason for which an entry is left out whose time no window reaches."""
+"""Reason for which an entry is left out whose time is too far ahead."""
 
 
 @dataclass(frozen=True)
 class LogPart(JsonFields):
-    """Bytes of a file, from ``start`` up to ``end``, that the window ``number`` found first."""
+    """Bytes of a file, from ``start`` up to ``end``.
+
+    Attributes:
+        number: Number of the window that read it first; a window counts what it leaves out only in its own parts.
+        born: As of the file.
+        is_seen: Whether a window of another name has failed with it, and has said what cannot be read in it.
+        due_us: End of the windows that have read it, which have counted what they left out before; None without one.
+        taken_us: Time up to which windows of older versions have taken its entries; None otherwise.
+        future_us: Time from which on its entries were left out for good; None for no such time.
+        first_us: Time of the oldest entry that no window has taken, in microseconds since the epoch; None without one.
+        last_us: Time of the newest such entry.
+    """
 
     path: str
     format: str
     start: int
     end: int
     number: int
+    born: int = 0
+    is_seen: bool = False
+    due_us: int | None = None
+    taken_us: int | None = None
+    future_us: int | None = None
+    first_us: int | None = None
+    last_us: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Path, ``born`` and start, which no two parts share."""
+        return self.path, self.born, self.start
 
 
 @dataclass(frozen=True)
 class LogFile(JsonFields):
-    """A file of a log as a window found it.
+    """A file of a log as the newest plan found it.
 
     Attributes:
         format: ``lines``, which may grow; or ``gzip`` or ``parquet``, which may not.
@@ -45,6 +73,11 @@ class LogFile(JsonFields):
         version: A text that changes with the file; empty if unknown.
         end: Bytes up to the end of the last complete entry.
         tail: Digest of the last bytes before ``end`` of lines, which tell a file that grew from another of its name.
+        born: Number of the window that found it first, or found that it is another file than before.
+        read: Bytes that taken windows have read.
+        quiet: Bytes that were read under another name, so that what is found again in them is not counted.
+        seen: Bytes that windows of other names than ``finder`` have found.
+        finder: Name of the window of the newest plan.
     """
 
     path: str
@@ -53,53 +86,110 @@ class LogFile(JsonFields):
     version: str
     end: int
     tail: str = ""
+    born: int = NEW
+    read: int = 0
+    quiet: int = 0
+    seen: int = 0
+    finder: str = ""
+
+    def parts(self, number: int, future_us: int | None) -> Iterator[LogPart]:
+        """Yields the parts that no taken window has read."""
+        start = self.read
+        for number_of, end, is_seen in ((NEW, self.quiet, False), (number, self.seen, True), (number, self.end, False)):
+            if end > start:
+                yield LogPart(self.path, self.format, start, end, number_of, self.born, is_seen, future_us=future_us)
+            start = max(start, end)
 
 
 @dataclass(frozen=True)
 class WindowPlan(JsonFields):
-    """A window, and what it reads.
+    """A window, and what it reads. Times are in microseconds since the epoch.
 
     Attributes:
-        number: Number of the window.
-        ends: End of each window that matters, by number, in microseconds since the epoch; None takes everything.
-        first_start: Start of the log's first window; None for all of the log.
+        number: Number of the plan.
+        key: Name of the window.
+        end: Its end; None takes everything.
         lookback: As of the source.
+        start: Start of the log's first window; None for all of the log.
+        oldest: Time before which entries are left out, since copies of them could not be found; None for no such time.
+        expires: The ``oldest`` of the next window: an event that waits for another one waits no longer.
+        future: Time from which on entries are left out.
         deployed: Versions in the model's record; None without a record.
-        parts: The parts, by number and path.
+        parts: The parts, in the order of their windows and paths.
+        known: Numbers of the taken windows whose entries are left out.
+        folder: Place in the store of the log's windows; empty for a plan that is not recorded.
+        repeats: Whether to take the entries again that this window has taken, from any file.
     """
 
     number: int
-    ends: Mapping[int, int | None]
-    first_start: int | None
+    key: str
+    end: int | None
     lookback: int
+    start: int | None = None
+    oldest: int | None = None
+    expires: int | None = None
+    future: int | None = None
     deployed: tuple[int, ...] | None = None
     parts: tuple[LogPart, ...] = ()
+    known: tuple[int, ...] = ()
+    folder: str = ""
+    repeats: bool = False
 
-    def is_taken_before(self, number: int, at_us: int) -> bool:
-        """Returns whether a window before this one has taken an entry of a part of a number."""
-        last = min(self.number - 1, number + self.lookback)
-        return any(_is_before(at_us, self.ends[each]) for each in range(number, last + 1))
-
-    def judge(self, number: int, at_us: int) -> str | None:
-        """Judges an entry that no window before has taken.
+    def judge(self, at_us: int, parts: Sequence[LogPart]) -> str | None:
+        """Judges an entry of parts by its time.
 
         Returns:
-            ``""`` if this window takes it; None if it waits for a later window, or one before has refused it; or why it
-            is refused.
+            ``""`` if this window may take it; None if it waits for a later one; or why it is left out.
         """
-        oldest = self.ends.get(self.number - self.lookback - 1)
-        if number == self.number and self.first_start is not None and at_us < self.first_start:
+        if self.start is not None and at_us < self.start:
             return "outside window"
-        if number == self.number and oldest is not None and at_us < oldest:
+        if self.oldest is not None and at_us < self.oldest:
             return f"captured more than {self.lookback} windows before"
-        is_last = number + self.lookback == self.number
-        if number + self.lookback < self.number or not (is_last or _is_before(at_us, self.ends[self.number])):
-            return None
-        return "" if _is_before(at_us, self.ends[self.number]) else IN_THE_FUTURE
+        if self.end is None or at_us < self.end:
+            return ""
+        return IN_THE_FUTURE if any(part.future_us is not None and at_us >= part.future_us for part in parts) else None
 
 
-def _is_before(at_us: int, end: int | None) -> bool:
-    return end is None or at_us < end
+@dataclass(frozen=True)
+class WindowRead(JsonFields):
+    """What a window has read.
+
+    Attributes:
+        entries: Number of entries that it has taken.
+        first_us: Time of the first one.
+        last_us: Time of the last one.
+        parts: The plan's parts, with the times of the entries that no window has taken.
+    """
+
+    entries: int
+    first_us: int | None
+    last_us: int | None
+    parts: tuple[LogPart, ...]
+
+
+@dataclass(frozen=True)
+class LogWindow(JsonFields):
+    """A window of a log.
+
+    Attributes:
+        number: Number of its plan.
+        key: Name of the window; several plans of a window have one name until one of them is taken.
+        end: As of the plan.
+        horizon: Its end, or else the time of the plan.
+        is_taken: Whether its step has succeeded.
+        entries: As :class:`WindowRead`; 0 for windows of older versions.
+        first_us: As :class:`WindowRead`.
+        last_us: As :class:`WindowRead`.
+    """
+
+    number: int
+    key: str
+    end: int | None
+    horizon: int
+    is_taken: bool = False
+    entries: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,86 +197,187 @@ class LogState(JsonFields):
     """The windows of a log so far.
 
     Attributes:
-        windows: Key and end of each window, and ``deployed`` of its plan; the first one has the number ``dropped``.
-        dropped: Number of windows that were forgotten.
-        first_start: Start of the first window.
-        files: The files as the newest window found them.
-        parts: Parts of all windows that may be read again.
+        windows: The windows.
+        number: Number of the next plan.
+        first_start: Start of the earliest window; None for no start.
+        forgotten: Horizon of the newest taken window that was dropped.
+        files: The files as the newest plan found them.
+        parts: Parts that were read, and have entries that no window has taken.
     """
 
-    windows: tuple[tuple[str, int | None, tuple[int, ...] | None], ...] = ()
-    dropped: int = 0
+    windows: tuple[LogWindow, ...] = ()
+    number: int = 0
     first_start: int | None = None
+    forgotten: int | None = None
     files: tuple[LogFile, ...] = ()
     parts: tuple[LogPart, ...] = ()
 
-    def number(self, key: str) -> int | None:
-        """Returns the number of a window; None if it was not planned."""
-        return next((self.dropped + index for index, each in enumerate(self.windows) if each[0] == key), None)
+    @classmethod
+    def read(cls, value: Mapping[str, Any], lookback: int) -> LogState:
+        """Reads the state of this or an older version, in which a window was taken once it was planned."""
+        if "dropped" not in value:
+            return cls.from_dict(value)
+        first, ends = int(value["dropped"]), [end for _, end, _ in value["windows"]]
+        horizon, windows = 0, list[LogWindow]()
+        for number, (key, end, _) in enumerate(value["windows"], first):
+            horizon = horizon if end is None else end
+            windows.append(LogWindow(number, key, end, horizon, is_taken=True))
+        number = first + len(windows)
+        taken = None if not ends else 2**62 if ends[-1] is None else ends[-1]
+        parts = [LogPart.from_dict(part) for part in value["parts"]]
+        return cls(
+            tuple(windows),
+            number,
+            value["first_start"],
+            files=tuple(replace(file, born=0, read=file.end) for file in map(LogFile.from_dict, value["files"])),
+            parts=tuple(
+                replace(part, taken_us=taken, first_us=-(2**62), last_us=2**62)
+                for part in parts
+                if part.number >= number - 2 * lookback
+            ),
+        )
+
+    def window(self, key: str) -> LogWindow | None:
+        """Returns the newest plan of a window, or the one that was taken; None if it was not planned."""
+        return next((each for each in reversed(self.windows) if each.key == key), None)
+
+    def known(self, plan: WindowPlan) -> tuple[int, ...]:
+        """Returns the numbers of the taken windows that may have entries in common with a plan."""
+        low = max((each for each in (plan.start, plan.oldest) if each is not None), default=None)
+        return tuple(
+            each.number
+            for each in self.windows
+            if each.is_taken and each.key != plan.key and each.first_us is not None and each.last_us is not None
+            and (low is None or each.last_us >= low) and (plan.end is None or each.first_us < plan.end)
+        )  # fmt: skip
+
+    def found(self, files: Iterable[LogFile], key: str) -> LogState:
+        """Returns the state with the files that a window finds; parts of files that are gone are dropped."""
+        former = {(file.path, file.born): file for file in self.files}
+        current = tuple(
+            replace(file, born=self.number, finder=key)
+            if (known := former.get((file.path, file.born))) is None
+            else replace(file, seen=known.seen if known.finder == key else known.end, finder=key)
+            for file in files
+        )
+        born = {(file.path, file.born) for file in current}
+        return replace(self, files=current, parts=tuple(part for part in self.parts if (part.path, part.born) in born))
+
+    def lost(self, files: Sequence[LogFile], listed: Iterable[str]) -> str | None:
+        """Returns what may be lost with a file that was replaced or removed; None if nothing is.
+
+        A file that appears at the same time, as by rotation, may have the rest: entries tell what is new in it.
+        """
+        born, names = {(file.path, file.born) for file in files}, set(listed)
+        new = {file.path: file.size for file in files if file.born == NEW}
+        waiting = max((each.horizon for each in self.windows if each.is_taken), default=0)
+        for file in self.files:
+            is_written_again = file.format != "lines" and new.get(file.path, 0) >= file.size
+            if (file.path, file.born) in born or is_written_again or new.keys() - {file.path}:
+                continue
+            if file.path in names and file.format == "lines":
+                return f"{file.path}: the file was replaced; entries after its first {file.end} bytes may be lost"
+            left = (p for p in self.parts if (p.path, p.born) == (file.path, file.born) and p.taken_us is None)
+            if file.read < file.end or any(part.last_us is not None and part.last_us >= waiting for part in left):
+                return f"{file.path}: the file was removed or replaced before a window had read all of it"
+        return None
 
     def planned(
-        self, key: str, start: int | None, end: int | None, found: Iterable[LogFile], deployed: tuple[int, ...] | None
-    ) -> LogState:
-        """Returns the state with one more window.
+        self,
+        key: str,
+        start: int | None,
+        end: int | None,
+        *,
+        now: int,
+        lookback: int,
+        deployed: tuple[int, ...] | None = None,
+        folder: str = "",
+    ) -> tuple[LogState, WindowPlan]:
+        """Returns the state with one more plan, and the plan.
 
         Args:
             key: Name of the window.
             start: Its start, in microseconds since the epoch.
             end: Its end.
-            found: The log's files now.
+            now: The time.
+            lookback: As of the source.
             deployed: As of :class:`WindowPlan`.
+            folder: As of :class:`WindowPlan`.
 
         Raises:
-            BadInput: a later window was planned before, or a file was replaced.
+            BadInput: the window is older than those that are remembered.
         """
-        last = self.windows[-1][1] if self.windows else None
-        if last is not None and end is not None and end <= last:
-            raise BadInput(
-                f"window {key}: a window that ends later was planned before; the windows of a log are read in their "
-                "order: "
-                "give the DAG max_active_runs=1, and backfill into another DAG, or begin with the earliest window"
-            )
-        number, known = self.dropped + len(self.windows), {file.path: file for file in self.files}
-        files = list(found)
-        parts = list(self.parts)
-        for file in files:
-            former = known.get(file.path)
-            if former is not None:
-                _check_grown(former, file)
-            begin = former.end if former is not None else 0
-            if file.end > begin:
-                parts.append(LogPart(file.path, file.format, begin, file.end, number))
-        windows = (*self.windows, (key, end, deployed))
-        forgotten = max(0, len(windows) - _PLANS_KEPT)
-        return replace(
-            self,
-            windows=windows[forgotten:],
-            dropped=self.dropped + forgotten,
-            first_start=self.first_start if self.windows else start,
-            files=tuple(files),
-            parts=tuple(part for part in parts if part.number >= self.dropped + forgotten),
-        )
-
-    def plan(self, number: int, lookback: int) -> WindowPlan:
-        """Returns the plan of a window."""
-        first = max(self.dropped, number - 2 * lookback)
-        ends = {each: self.windows[each - self.dropped][1] for each in range(first, number + 1)}
-        parts = [part for part in self.parts if first <= part.number <= number]
-        deployed = self.windows[number - self.dropped][2]
+        horizon = now if end is None else end
+        before = sorted((w.horizon for w in self.windows if w.is_taken and w.horizon < horizon), reverse=True)
+        oldest, expires = (before[index] if index < len(before) else None for index in (lookback, lookback - 1))
+        oldest = max((each for each in (oldest, self.forgotten) if each is not None), default=None)
+        first = start if not self.number or start is None or self.first_start is None else min(self.first_start, start)
+        begin = start if start is not None else before[0] if before else None
+        future = None if end is None or begin is None else end + lookback * (end - begin)
+        plan = WindowPlan(self.number, key, end, lookback, first, oldest, expires, future, deployed, folder=folder)
+        low = max((each for each in (first, oldest) if each is not None), default=-(2**62))
+        again = [p for p in self.parts if p.last_us is not None and p.last_us >= low and _starts_before(p, end)]
+        parts = [*again, *(part for file in self.files for part in file.parts(self.number, future))]
         ordered = tuple(sorted(parts, key=lambda part: (part.number, part.path, part.start)))
-        return WindowPlan(number, ends, self.first_start, lookback, deployed, ordered)
+        plan = replace(plan, parts=ordered, known=self.known(plan))
+        window = LogWindow(self.number, key, end, horizon)
+        state = replace(self, windows=(*self.windows, window), number=self.number + 1, first_start=first)
+        state = state._without_oldest()
+        if window not in state.windows or (state.forgotten is not None and horizon <= state.forgotten):
+            raise BadInput(
+                f"window {key}: what windows so long ago have taken is not remembered, so that this one could take "
+                "entries twice; a snapshot that it has stays as it is"
+            )
+        return state, plan
+
+    def is_current(self, plan: WindowPlan) -> bool:
+        """Returns whether the bytes of a plan are there as they were, and no window was taken that it does not know."""
+        ends = {(file.path, file.born): file.end for file in self.files}
+        is_there = all(ends.get((part.path, part.born), 0) >= part.end for part in plan.parts)
+        window = self.window(plan.key)
+        is_taken = window is not None and window.is_taken
+        return is_there and (is_taken or set(self.known(plan)) <= set(plan.known))
+
+    def repeated(self, plan: WindowPlan) -> WindowPlan:
+        """Returns a plan that finds the entries of a taken window in the files of now."""
+        whole = (replace(file, read=0, quiet=0, seen=0) for file in self.files)
+        parts = tuple(part for file in whole for part in file.parts(NEW, None))
+        return replace(plan, start=None, oldest=None, expires=None, parts=parts, known=(), repeats=True)
+
+    def committed(self, plan: WindowPlan, read: WindowRead) -> LogState:
+        """Returns the state after a plan's step has succeeded.
+
+        Raises:
+            HopsError: another window was taken since the plan that may have the same entries; a retry plans again.
+        """
+        window = next((each for each in self.windows if each.number == plan.number), None)
+        if window is not None and window.is_taken:
+            return self
+        if window is None or set(self.known(plan)) - set(plan.known):
+            raise HopsError(
+                f"window {plan.key}: another run has taken entries of the log in the meantime, and they must not be in "
+                "two snapshots; a retry leaves them out. Give the DAG max_active_runs=1"
+            )
+        taken = replace(window, is_taken=True, entries=read.entries, first_us=read.first_us, last_us=read.last_us)
+        others = tuple(each for each in self.windows if each.key != plan.key)
+        ends = dict[tuple[str, int], int]()
+        for part in read.parts:
+            ends[part.path, part.born] = max(part.end, ends.get((part.path, part.born), 0))
+        files = (replace(f, read=max(f.read, ends.get((f.path, f.born), 0))) for f in self.files)
+        places = {part.place for part in read.parts}
+        left = [part for part in read.parts if part.first_us is not None]
+        parts = (*(part for part in self.parts if part.place not in places), *left)
+        return replace(self, windows=(*others, taken), files=tuple(files), parts=parts)._without_oldest()
+
+    def _without_oldest(self) -> LogState:
+        windows, forgotten = sorted(self.windows, key=lambda each: (each.horizon, each.number)), self.forgotten
+        entries = sum(each.entries for each in windows)
+        while len(windows) > _WINDOWS_KEPT or (entries > _ENTRIES_KEPT and len(windows) > 1):
+            oldest = windows.pop(0)
+            entries -= oldest.entries
+            forgotten = oldest.horizon if oldest.is_taken else forgotten
+        return replace(self, windows=tuple(windows), forgotten=forgotten)
 
 
-def replaced(former: LogFile, size: int) -> BadInput:
-    """Returns the error of a file that is another one than before."""
-    return BadInput(
-        f"{former.path}: the file was replaced since a window has read it (it had {former.size} bytes, and has "
-        f"{size}); its rows could be taken twice. Restore it, or remove it and give the new one another name"
-    )
-
-
-def _check_grown(former: LogFile, file: LogFile) -> None:
-    """Raises BadInput if a file is not the former one, or has not only grown."""
-    is_same = file.size == former.size and (file.format == "lines" or file.version == former.version)
-    if file.format != former.format or not (is_same or (file.format == "lines" and file.size > former.size)):
-        raise replaced(former, file.size)
+def _starts_before(part: LogPart, end: int | None) -> bool:
+    return end is None or (part.first_us is not None and part.first_us < end)

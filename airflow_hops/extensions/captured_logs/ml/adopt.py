@@ -144,8 +144,9 @@ def write_reference(
         HopsError: the store does not answer.
     """
     (source,) = context.sources({"log": CapturedSource.from_value("log", sources["log"])}).values()
-    parts = LogState().planned("reference", None, None, find_files(source, {}), None).plan(0, source.lookback)
-    versions, latest, forms = _scanned(source, parts, datetime.fromisoformat(now))
+    state = LogState().found(find_files(source)[0], "reference")
+    _, plan = state.planned("reference", None, None, now=0, lookback=source.lookback)
+    versions, latest, forms = _scanned(source, plan, datetime.fromisoformat(now))
     if source.versions is None:
         if len(versions) > 1:
             listed = ", ".join(f"{name!r} ({count} requests)" for name, count in versions.most_common())
@@ -155,7 +156,7 @@ def write_reference(
     until = window_time("reference_end", end) or _floor(latest, period_s) - period
     first = window_time("reference_start", start)
     first_us = None if first is None else round(first.timestamp() * 10**6)
-    plan = replace(parts, ends={0: round(until.timestamp() * 10**6)}, first_start=first_us)
+    plan = replace(plan, end=round(until.timestamp() * 10**6), start=first_us)
     with temporary_folder("part") as folder, context.output() as writer:
         window, output = Window(first, until), OutputFolder(str(folder))
         counts, _ = copy_log("captured", source, plan.to_dict(), window, output, IN_PROCESS, context.progress)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import FileEntry
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource
-from airflow_hops.extensions.captured_logs.core.windows import IN_THE_FUTURE, WindowPlan
+from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.extensions.captured_logs.core.windows import WindowPlan
 from airflow_hops.extensions.captured_logs.ml.bodies import Columns
 from airflow_hops.extensions.captured_logs.ml.entries import LogEntry, entries_of, read_part
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, shown
@@ -24,6 +23,7 @@ from airflow_hops.extensions.captured_logs.ml.kserve import KServeEvents
 from airflow_hops.extensions.captured_logs.ml.left_out import LeftOut
 from airflow_hops.extensions.captured_logs.ml.plan import open_log
 from airflow_hops.extensions.captured_logs.ml.rows import FACTS, StagedRows
+from airflow_hops.extensions.captured_logs.ml.taken import OTHER, Taking
 from airflow_hops.ml.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 _UNANSWERED = "without a response"
 _FAULTS = {_UNANSWERED, "without a request", "no JSON object"}
 """Reasons that are the log's fault: a window with nothing else fails."""
+_UNIQUE = (
+    "name a field with ids that are unique in 'request_id', and in 'row' the number of a row if a request has several "
+    "entries"
+)
 _NUMBER = re.compile(r"[1-9][0-9]{0,16}")
 
 
@@ -50,11 +54,12 @@ def copy_log(
     if plan is None:
         raise BadInput(f"table {table!r}: only IngestOperator reads {source.uri!r}, by windows that it plans")
     planned = WindowPlan.from_dict(plan)
-    left_out = LeftOut()
+    left_out, taking = LeftOut(), Taking(planned)
     with temporary_folder("part") as staging:
         rows = StagedRows(staging, source, left_out)
-        for entry, columns, version in _taken(source, planned, left_out, progress):
+        for entry, columns, version in _taken(source, taking, left_out, progress):
             rows.add(entry, columns, version)
+        taking.record()
         staged = rows.source() if rows.count else None
         for reason, number in left_out.rows.items():
             log.warning("%s: %d rows are left out: %s", source.uri, number, reason)
@@ -69,7 +74,7 @@ def copy_log(
             return counts, folder.write_empty(table, facts)
         chosen = pool if pool.runs_here else IN_PROCESS
         # Without an end, all that is there is planned, whatever the window's start.
-        whole = Window(window.start if planned.ends[planned.number] is None else None, None)
+        whole = Window(window.start if planned.end is None else None, None)
         written, files = ingest_table(
             table, staged, whole, folder, chosen, lambda share, text: progress(0.5 + share / 2, text)
         )
@@ -105,84 +110,54 @@ def _too_many(source: CapturedSource, left_out: LeftOut, rows: int, window: Wind
 
 
 def _taken(
-    source: CapturedSource, plan: WindowPlan, left_out: LeftOut, progress: Progress
+    source: CapturedSource, taking: Taking, left_out: LeftOut, progress: Progress
 ) -> Iterator[tuple[LogEntry, Columns, int]]:
     """Yields the entries that a window takes, each once, with their columns and versions, and counts the others."""
-    known: dict[bytes, tuple[bytes, str]] = {}
-    for entry in _due(source, plan, left_out, progress, known):
+    for entry in read_entries(source, taking.plan, left_out, progress, taking):
+        other = _other_endpoint(entry, source)
+        reason = taking.due(entry) if other is None else other
+        if reason != "":
+            if reason is not None and taking.is_new(entry.parts):
+                left_out.add(Unusable(reason, is_fault=False), _rows_of(entry, source))
+            continue
+        rows = 1
         try:
             columns = entry.columns(source)
-        except Unusable as error:
-            left_out.add(error)
-            continue
-        rows = len(next(iter(columns.values()), ()))
-        try:
-            version = _our_version(entry, source, plan)
+            rows = len(next(iter(columns.values()), ()))
+            version = _our_version(entry, source, taking.plan)
             if source.row and rows > 1:
                 raise Unusable(
                     "of several rows",
                     f"{entry.where}: the entry has {rows} rows, but {source.row!r} numbers entries of one row; leave "
                     "the source's 'row' out",
                 )
-            # An entry that cannot be read keeps its id free, as clients repeat a request that has failed.
-            _check_new(entry, known)
         except Unusable as error:
-            left_out.add(error, rows)
+            if taking.is_due_first(entry):
+                left_out.add(error, rows, is_said=taking.is_seen(entry.parts))
             continue
-        yield entry, columns, version
+        # An entry that cannot be read keeps its id free, as clients repeat a request that has failed.
+        if (reason := taking.take(entry)) == "":
+            yield entry, columns, version
+        elif reason is not None:
+            detail = f"{entry.where}: the id {shown(entry.request_id)} has another content than before; {_UNIQUE}"
+            left_out.add(Unusable(reason, detail if reason == OTHER else "", is_fault=reason == OTHER), rows)
 
 
-def _check_new(entry: LogEntry, known: dict[bytes, tuple[bytes, str]]) -> None:
-    """Raises Unusable if an entry of the id of this one is known."""
-    own = _content(entry)
-    content, where = known.setdefault(_key(entry), (own, entry.where))
-    if where != entry.where and content == own:
-        raise Unusable("delivered twice", is_fault=False)
-    if where != entry.where:
-        raise Unusable(
-            "of an id with another content",
-            f"{entry.where}: the id {shown(entry.request_id)} has another content than in {where}; name a field with "
-            "ids that are unique in 'request_id', and in 'row' the number of a row if a request has several entries",
-        )
-
-
-def _due(
-    source: CapturedSource,
-    plan: WindowPlan,
-    left_out: LeftOut,
-    progress: Progress,
-    known: dict[bytes, tuple[bytes, str]],
+def read_entries(
+    source: CapturedSource, plan: WindowPlan, left_out: LeftOut, progress: Progress, taking: Taking | None = None
 ) -> Iterator[LogEntry]:
-    """Yields the entries that are due, also copies; the contents of those taken before are in ``known`` by then."""
-    due = list[LogEntry]()
-    for entry in read_entries(source, plan, left_out, progress):
-        reason = _other_endpoint(entry, source)
-        if reason is None and plan.is_taken_before(entry.number, entry.at_us):
-            known.setdefault(_key(entry), (_content(entry), entry.where))
-            continue
-        reason = plan.judge(entry.number, entry.at_us) if reason is None else reason
-        if reason and (entry.number == plan.number or reason == IN_THE_FUTURE):
-            left_out.add(Unusable(reason, is_fault=False), _rows_of(entry, source))
-        if reason == "":
-            due.append(entry)
-        if entry.number == plan.number:  # parts come in the order of their windows
-            yield from due
-            due.clear()
-    yield from due
-
-
-def read_entries(source: CapturedSource, plan: WindowPlan, left_out: LeftOut, progress: Progress) -> Iterator[LogEntry]:
     """Yields the entries in the parts of a plan, in the order of their windows, and counts what is none.
 
+    ``taking`` leaves events that wait for another one.
+
     Raises:
-        BadInput: a file was removed.
-        HopsError: the store does not answer.
+        HopsError: the store does not answer, or a file was removed.
     """
     fs = open_log(source)
     total, done = sum(part.end - part.start for part in plan.parts) or 1, 0
     with tempfile.TemporaryFile() as bodies:
         events = KServeEvents(source, bodies) if source.layout == "kserve" else None
-        for part in plan.parts:
+        for index, part in enumerate(plan.parts):
             is_new = part.number == plan.number
             try:
                 for where, value, size in read_part(fs, part, source):
@@ -190,40 +165,34 @@ def read_entries(source: CapturedSource, plan: WindowPlan, left_out: LeftOut, pr
                         if value is None:
                             raise Unusable("no JSON object", f"{where}: the line is cut off, damaged or too large")
                         if events is None:
-                            yield entries_of(value, part.number, part.path, where, size, source)
+                            entry = entries_of(value, part.number, part.path, where, size, source)
+                            yield replace(entry, parts=(index,))
                         else:
-                            events.add(value, part.number, where, size)
+                            events.add(value, part.number, index, where, size)
                     except Unusable as error:
-                        left_out.add(error, 1 if is_new else 0)
+                        left_out.add(error, 1 if is_new else 0, is_said=part.is_seen)
             except FileNotFoundError:
-                if is_new or source.log.startswith(DELTA):
-                    raise BadInput(
-                        f"{part.path}: the file was removed since its window was planned; restore it, or, of a Delta "
-                        "table, vacuum later, or give the source a shorter lookback"
-                    ) from None
+                raise HopsError(
+                    f"{part.path}: the file was removed after the window was planned; a retry looks for its entries in "
+                    "the files that are there"
+                ) from None
             done += part.end - part.start
             progress(0.5 * done / total, f"{part.path}")
         for pair in events.pairs() if events is not None else ():
             try:
                 yield events.entry(pair)
             except Unusable as error:
-                left_out.add(error, 1 if pair.number == plan.number else 0)
+                if pair.waits:
+                    is_counted = taking is not None and taking.wait(pair.events)
+                else:
+                    is_counted = pair.number == plan.number
+                left_out.add(error, 1 if is_counted else 0)
 
 
 def _other_endpoint(entry: LogEntry, source: CapturedSource) -> str | None:
     """Returns why an entry of another endpoint is left out; without ``endpoint``, that of most entries counts."""
     is_other = entry.endpoint is not None and source.endpoint is not None and entry.endpoint != source.endpoint
     return f"of endpoint {entry.endpoint!r}" if is_other else None
-
-
-def _key(entry: LogEntry) -> bytes:
-    return hashlib.blake2b(f"{entry.row} {entry.request_id}".encode(), digest_size=16).digest()
-
-
-def _content(entry: LogEntry) -> bytes:
-    value = [entry.version, entry.inputs, entry.outputs, dict(entry.labels)]
-    text = json.dumps(value, sort_keys=True, default=repr)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _rows_of(entry: LogEntry, source: CapturedSource) -> int:

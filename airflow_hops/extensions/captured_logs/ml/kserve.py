@@ -41,9 +41,10 @@ class Pair:
     Attributes:
         request: The request; None for a response without one.
         response: The response; None without one.
-        number: Number of the window that found the later of both, or in which they no longer wait for each other.
+        number: Number of the window that found the later of both.
         where: Place of the later one.
         refusal: Why the two are left out; None if they are not.
+        waits: Whether one waits for the other.
     """
 
     request: _Event | None
@@ -51,6 +52,17 @@ class Pair:
     number: int
     where: str
     refusal: Unusable | None = None
+    waits: bool = False
+
+    @property
+    def events(self) -> list[LogEntry]:
+        """Entries of the events that there are."""
+        return [event.entry for event in (self.request, self.response) if event is not None]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Positions in the plan of the parts that the events are in."""
+        return tuple(part for event in self.events for part in event.parts)
 
 
 class KServeEvents:
@@ -65,7 +77,7 @@ class KServeEvents:
         self._source, self._bodies = source, bodies
         self._events: dict[str, list[_Event]] = {}
 
-    def add(self, value: Mapping[str, Any], number: int, where: str, size: int) -> None:
+    def add(self, value: Mapping[str, Any], number: int, part: int, where: str, size: int) -> None:
         """Adds an event.
 
         Raises:
@@ -87,6 +99,7 @@ class KServeEvents:
             inputs=None,
             outputs=None,
             size=size,
+            parts=(part,),
         )
         position = self._bodies.seek(0, 2)
         pickle.dump(body, self._bodies)
@@ -108,7 +121,9 @@ class KServeEvents:
             raise pair.refusal
         assert pair.request is not None
         body, encoding = self._body(pair.request)
-        entry = replace(pair.request.entry, where=pair.where, number=pair.number, inputs=body, encoding=encoding)
+        entry = replace(
+            pair.request.entry, where=pair.where, number=pair.number, inputs=body, encoding=encoding, parts=pair.parts
+        )
         if pair.response is None:
             return entry
         body, encoding = self._body(pair.response)
@@ -134,15 +149,15 @@ class KServeEvents:
                 pairs, waiting = _joined(waiting, number)
             for pair in pairs:
                 yield pair
-                # A copy of an event makes a copy of its entry, which counts as delivered twice.
-                ours = {_identity(event) for event in (pair.request, pair.response) if event is not None}
-                for event in copies:
-                    if _identity(event) in ours and pair.refusal is None:
-                        yield replace(pair, number=max(number, event.number), where=event.entry.where)
+                # Copies of an event make copies of its entry, which count as delivered twice.
+                sides = [event for event in (pair.request, pair.response) if event is not None and not pair.refusal]
+                ours = ([event for event in copies if _identity(event) == _identity(side)] for side in sides)
+                for event in max(ours, key=len, default=[]):
+                    yield replace(pair, number=max(number, event.number), where=event.entry.where)
         for event in waiting:
             request, response = (event, None) if event.is_request else (None, event)
             refusal = Unusable("without a response" if event.is_request else "without a request", is_fault=False)
-            yield Pair(request, response, event.number + self._source.lookback, event.entry.where, refusal)
+            yield Pair(request, response, event.number, event.entry.where, refusal, waits=True)
 
 
 def _identity(event: _Event) -> tuple[bool, bytes, int]:

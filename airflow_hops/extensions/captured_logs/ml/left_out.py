@@ -27,8 +27,8 @@ class LeftOut:
     faults: int = 0
     details: dict[str, str] = field(default_factory=dict)
 
-    def add(self, why: Unusable, rows: int = 1) -> None:
-        """Counts rows, and logs the first of each reason."""
+    def add(self, why: Unusable, rows: int = 1, *, is_said: bool = False) -> None:
+        """Counts rows, and logs the first of each reason; with ``is_said`` they are no faults of this window."""
         if not rows:
             return
         reason = why.reason
@@ -40,4 +40,4 @@ class LeftOut:
             if why.detail:
                 log.warning("%s; left out, as others of the reason: %s", why.detail, reason)
         self.rows[reason] += rows
-        self.faults += rows if why.is_fault else 0
+        self.faults += rows if why.is_fault and not is_said else 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.models.model_records import find_record
@@ -15,15 +17,14 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.times import sortable, window_time
+from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource
-from airflow_hops.extensions.captured_logs.core.windows import LogFile, LogState, replaced
+from airflow_hops.extensions.captured_logs.core.windows import NEW, LogFile
 from airflow_hops.ml.step.context import StepContext
 
 _BLOCK = 1 << 20
 _TAIL = 1 << 10
-_MOST_WAIT_S = 600.0
 _OPTIONS = {
     "key": "AWS_ACCESS_KEY_ID",
     "secret": "AWS_SECRET_ACCESS_KEY",
@@ -36,7 +37,9 @@ _OPTIONS = {
 def plan_logs(
     context: StepContext, *, sources: Mapping[str, Mapping[str, Any]], window: Sequence[str | None]
 ) -> dict[str, Any]:
-    """Step: plans a window of each log once; all tries of a run get the same plan.
+    """Step: plans a window of each log.
+
+    A window that was taken has one plan for ever, and before as long as no other window is taken.
 
     Args:
         context: The step's context.
@@ -47,7 +50,7 @@ def plan_logs(
         By table, the JSON object of the :class:`~airflow_hops.extensions.captured_logs.core.windows.WindowPlan`.
 
     Raises:
-        BadInput: there is no such log, a file was replaced, or a later window was planned before.
+        BadInput: there is no such log, entries may be lost with a file, or the window is too long ago.
         HopsError: the store does not answer.
     """
     logs = context.sources({table: row_source(table, value) for table, value in sources.items()})
@@ -56,39 +59,44 @@ def plan_logs(
 
 def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequence[str | None]) -> dict[str, Any]:
     start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
-    store, producer = context.store, context.spec.producer
-    if source.log.startswith(DELTA) and end is None:
-        raise BadInput(
-            f"source {source.uri!r}: a Delta table moves its rows to other files, so that only a window tells which "
-            "are new: give IngestOperator a window_end"
-        )
-    name = f"{table}-{hashlib.sha256(source.uri.encode()).hexdigest()[:12]}"
-    folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "logs", name)
+    records = LogRecords.of_task(context.store, context.spec.producer, table)
     key = (
-        f"run {producer.run_id}"
+        f"run {context.spec.producer.run_id}"
         if end is None
         else f"{sortable(start.isoformat()) if start else 'first'} to {sortable(end.isoformat())}"
     )
-    with exclusive(store, f"{folder}/lock", f"the windows of {source.uri}", _MOST_WAIT_S):
-        state = _read(store, f"{folder}/log.json")
-        number = state.number(key)
-        if number is None:
-            record = find_record(store, source.model)
-            deployed = tuple(record.versions()) if record is not None else None
-            files = find_files(source, {file.path: file for file in state.files})
-            state = state.planned(key, _microseconds(start), _microseconds(end), files, deployed)
-            store.write_text(f"{folder}/log.json", json.dumps(state.to_dict()))
-            number = state.dropped + len(state.windows) - 1
-    return state.plan(number, source.lookback).to_dict()
-
-
-def _read(store: Any, uri: str) -> LogState:
-    try:
-        return LogState.from_dict(store.read_json(uri))
-    except FileNotFoundError:
-        return LogState()
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{uri}: not the windows of a log ({error}); restore it, or remove it to begin again") from error
+    with records.held():
+        former = records.state(source.lookback, source.uri)
+        files, names = find_files(source, former.files)
+        state = former.found(files, key)
+        if not source.log.startswith(DELTA) and (lost := former.lost(files, names)) is not None:
+            records.write(state, former)  # the next try plans without the file
+            raise BadInput(
+                f"{lost}. Have the source's address match the names of rotated files, such as app.log*, and keep these "
+                "for a window. The next try or run takes all other entries"
+            )
+        known = state.window(key)
+        if known is not None:
+            try:
+                plan = records.plan(known.number)
+            except FileNotFoundError:
+                raise BadInput(
+                    f"window {key}: an older version of airflow-hops has taken it, without a list of its entries; its "
+                    "snapshot stays as it is"
+                ) from None
+            if state.is_current(plan):
+                return plan.to_dict()
+            if known.is_taken:
+                return state.repeated(plan).to_dict()
+        record = find_record(context.store, source.model)
+        deployed = tuple(record.versions()) if record is not None else None
+        state, plan = state.planned(
+            key, _microseconds(start), _microseconds(end), now=int(time.time() * 1_000_000), lookback=source.lookback,
+            deployed=deployed, folder=records.folder,
+        )  # fmt: skip
+        context.store.write_text(records.uri(f"{plan.number}.json"), json.dumps(plan.to_dict()))
+        records.write(state, former)
+    return plan.to_dict()
 
 
 def _microseconds(time: datetime | None) -> int | None:
@@ -100,56 +108,83 @@ def open_log(source: CapturedSource) -> Any:
     return open_url(source.log.removeprefix(DELTA), source.storage_options)[0]
 
 
-def find_files(source: CapturedSource, known: Mapping[str, LogFile]) -> list[LogFile]:
+def find_files(source: CapturedSource, known: Sequence[LogFile] = ()) -> tuple[list[LogFile], list[str]]:
     """Lists the files of a log, with the end of the last complete entry of each.
 
     Args:
         source: The log, with the options of its connection.
-        known: The files as they were found before, by path.
+        known: The files as they were found before.
+
+    Returns:
+        The files, which are not ``born`` if they are new or were replaced; and the paths of all, also without content.
 
     Raises:
-        BadInput: there is no file, or one is neither of JSON lines nor Parquet.
+        BadInput: the folder does not exist, or a file is neither of JSON lines nor Parquet.
         HopsError: the store does not answer.
     """
+    former = {file.path: file for file in known}
     if source.log.startswith(DELTA):
-        return list(_delta_files(source))
-    fs, listed = list_files(Source(source.log, storage_options=source.storage_options))
-    files = []
-    for file in listed:
-        former = known.get(file.path)
-        if former is not None and former.size == file.size_bytes and not _is_open(former, file.version):
-            files.append(replace(former, version=file.version))
-        elif file.size_bytes:
-            files.append(_describe(fs, file.path, file.size_bytes, file.version, former))
-    return files
+        listed = list(_delta_files(source))
+        return [_same(file, former.get(file.path)) for file in listed], [file.path for file in listed]
+    fs, found = list_files(Source(source.log, storage_options=source.storage_options), may_be_empty=True)
+    files = [
+        _describe(fs, file.path, file.size_bytes, file.version, former.get(file.path))
+        for file in found
+        if file.size_bytes
+    ]
+    born = {(file.path, file.born) for file in files}
+    gone = [file for file in known if file.tail and (file.path, file.born) not in born]
+    if gone:
+        files = [replace(file, quiet=_read_before(fs, file, gone)) if file.born == NEW else file for file in files]
+    return files, [file.path for file in found]
+
+
+def _same(file: LogFile, former: LogFile | None) -> LogFile:
+    """Returns a file with what is known of it, if it is the former one."""
+    if former is None or (former.format, former.size, former.version) != (file.format, file.size, file.version):
+        return file
+    return former
 
 
 def _is_open(former: LogFile, version: str) -> bool:
     """Returns whether a file of the same size may have changed, or have entries that no window has read."""
-    return former.format == "lines" and (not version or version != former.version or former.end < former.size)
+    return not version or version != former.version or former.end < former.size
 
 
 def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | None) -> LogFile:
+    if former is not None and former.size == size and not _is_open(former, version):
+        return former
     try:
         with fs.open(path, "rb") as stream:
             head = stream.read(64)
-            if head.startswith(b"PAR1"):
-                return LogFile(path, "parquet", size, version, size)
-            if head.startswith(b"\x1f\x8b"):
-                return LogFile(path, "gzip", size, version, size)
+            for mark, kind in ((b"PAR1", "parquet"), (b"\x1f\x8b", "gzip")):
+                if head.startswith(mark):
+                    return _same(LogFile(path, kind, size, version, size), former)
             if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
                 raise UnreadableFile(
                     path, f": begins with {head[:20]!r}; expected JSON lines, also gzipped, or Parquet"
                 )
+            if former is not None and (
+                former.format != "lines" or size < former.end or former.tail != _tail(stream, former.end)
+            ):
+                former = None
             begin = former.end if former is not None else 0
             # What is cut off and has not grown since the window before is never completed.
             is_finished = former is not None and former.size == size
-            if former is not None and former.tail and former.tail != _tail(stream, begin):
-                raise replaced(former, size)
             end = size if is_finished else _end_of_lines(stream, begin, size)
-            return LogFile(path, "lines", size, version, end, _tail(stream, end))
+            file = LogFile(path, "lines", size, version, end, _tail(stream, end))
+            return file if former is None else replace(former, size=size, version=version, end=end, tail=file.tail)
     except OSError as error:
         raise HopsError(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read_before(fs: Any, file: LogFile, gone: Sequence[LogFile]) -> int:
+    """Returns how many bytes of a file were read under a name that is gone; 0 if it is not known."""
+    if file.format != "lines":
+        return 0
+    with fs.open(file.path, "rb") as stream:
+        same = (each.read for each in gone if each.end <= file.end and _tail(stream, each.end) == each.tail)
+        return max(same, default=0)
 
 
 def _tail(stream: Any, end: int) -> str:
@@ -201,7 +236,13 @@ def _delta_files(source: CapturedSource) -> Iterator[LogFile]:
         )
     root = open_url(place, source.storage_options)[1].rstrip("/")
     for path, size in sorted(sizes.items()):
-        yield LogFile(f"{root}/{path}", "parquet", size, "", size)
+        name = unquote(path)  # by the protocol, the path of an action is that of a URI
+        if "://" in name or name.startswith(("/", "\\")) or ".." in name.split("/"):
+            raise BadInput(
+                f"source {source.uri!r}: the table's log names the file {path!r}, which is outside of the table, as of "
+                "a shallow clone; copy the table (DEEP CLONE), or name the one that it was cloned from"
+            )
+        yield LogFile(f"{root}/{name}", "parquet", size, "", size)
 
 
 def _column(added: Any, name: str) -> list[Any]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.extensions.captured_logs.core.windows import WindowPlan
 from airflow_hops.runner.sources import Planning
 
 
@@ -22,3 +24,14 @@ def plan(sources: Mapping[str, CapturedSource], planning: Planning) -> dict[str,
         producer=planning.producer,
     )
     return dict(planning.hook.run(spec, launcher=planning.launcher, cache=False).value)
+
+
+def commit(plans: Mapping[str, Any], planning: Planning) -> None:
+    """Records that the windows are taken.
+
+    Raises:
+        HopsError: another run has taken entries of a log since its window was planned.
+    """
+    for value in plans.values():
+        plan = WindowPlan.from_dict(value)
+        LogRecords(planning.hook.store, plan.folder).commit(plan)

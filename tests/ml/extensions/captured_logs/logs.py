@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,9 +22,12 @@ from airflow_hops.core.artifacts.artifact import RowCounts
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.extensions.captured_logs import CapturedSource
+from airflow_hops.extensions.captured_logs.core.records import LogRecords
+from airflow_hops.extensions.captured_logs.core.windows import WindowPlan
 from airflow_hops.extensions.captured_logs.ml.plan import plan_logs
 from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.step.context import StepContext, made_current
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.rows import CallTables
 from airflow_hops.serving.request_kind import RequestKind
@@ -311,23 +315,48 @@ def append(path: Path, values: Sequence[Any]) -> None:
 
 
 class Ingests:
-    """Plans and reads windows of logs as IngestOperator does."""
+    """Plans, reads and commits windows of logs as IngestOperator does."""
 
     def __init__(self, make_context: Any, folder: Path) -> None:
         self._make_context, self._folder, self._count = make_context, folder, 0
 
     def __call__(
-        self, source: CapturedSource, start: str | None = None, end: str | None = None, *, run_id: str | None = None
+        self,
+        source: CapturedSource,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        run_id: str | None = None,
+        ends_before: str | None = None,
     ) -> tuple[pa.Table, RowCounts]:
+        """Returns the rows of a window; ``ends_before`` a run that is killed before it reads, or before the commit."""
         self._count += 1
-        context = self._make_context(run_id=run_id or f"run-{self._count}", task_id="ingest")
-        (plan,) = plan_logs(context, sources={"log": source.to_dict()}, window=[start, end]).values()
+        context = self._make_context(run_id=run_id or f"run-{self._count}", task_id=self.task(source))
+        (value,) = plan_logs(context, sources={"log": source.to_dict()}, window=[start, end]).values()
+        if ends_before == "read":
+            raise Killed
+        plan = json.loads(json.dumps(value))
         folder = self._folder / f"snapshot-{self._count}"
         folder.mkdir()
-        rows, _ = ingest_table(
-            "log", source, Window.parse(start, end), OutputFolder(str(folder)), plan=json.loads(json.dumps(plan))
-        )
+        with made_current(context):
+            rows, _ = ingest_table("log", source, Window.parse(start, end), OutputFolder(str(folder)), plan=plan)
+        if ends_before == "commit":
+            raise Killed
+        commit(context, plan)
         return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("log/*.parquet"))), rows
+
+    def task(self, source: CapturedSource) -> str:
+        """The task that reads a log."""
+        return f"ingest-{zlib.crc32(f'{self._folder} {source.uri}'.encode())}"
+
+
+class Killed(Exception):
+    """Raised instead of the end of a run that was killed."""
+
+
+def commit(context: StepContext, plan: Any) -> None:
+    """Records that the step of a plan has succeeded."""
+    LogRecords(context.store, plan["folder"]).commit(WindowPlan.from_dict(plan))
 
 
 def sorted_rows(tables: Sequence[pa.Table], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

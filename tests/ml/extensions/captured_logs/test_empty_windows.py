@@ -41,9 +41,10 @@ STATES: dict[str, list[Any] | None] = {
 }
 """Entries of the tenth window, by the state of a log."""
 REASONS = {
+    "nothing yet": {},
     "empty": {},
     "late": {"outside window": 2},
-    "future": {},
+    "future": {"captured in the future": 1},
     "foreign version": {"of version '7', which was not deployed from here": 1},
 }
 """Reasons of entries that are counted and left out; other states are errors."""
@@ -173,7 +174,7 @@ def test_windows_without_requests_agree(
             assert isinstance(folder.columns("log", ()), dict)
             return writer.commit(rows={"log": rows}), rows
 
-    if state not in REASONS:
+    if state not in REASONS or (state == "nothing yet" and way in OTHERS):
         with pytest.raises(BadInput, match=r"no file matches|Unknown topic|no captured rows|no usable records"):
             ingest()
         return

@@ -1,0 +1,99 @@
+"""Records of a log's windows in the store.
+
+``<store>/_state/tasks/<dag>/<task>/logs/<table>/`` has ``log.json``, the windows and files; and by the number of a
+plan, ``<number>.json``, the plan, ``<number>.read.json``, what its step has read, and ``<number>.npy``, digests of the
+entries that it has taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
+from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan, WindowRead
+
+_MOST_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class LogRecords:
+    """Records of the windows of one log.
+
+    Attributes:
+        store: The artifact store.
+        folder: Path of their folder in it.
+    """
+
+    store: ArtifactStore
+    folder: str
+
+    @classmethod
+    def of_task(cls, store: ArtifactStore, producer: Producer, table: str) -> LogRecords:
+        """Returns the records of a table of a task, whatever the address of its log."""
+        uri = store.internal("_state", "tasks", producer.dag_id, producer.task, "logs", table)
+        return cls(store, uri.removeprefix(f"{store.root}/"))
+
+    def uri(self, name: str) -> str:
+        """Returns the address of a file."""
+        return f"{self.store.root}/{self.folder}/{name}"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the lock of the log.
+
+        Raises:
+            LockHeld: another task has held it for ten minutes.
+        """
+        with exclusive(self.store, self.uri("lock"), f"the windows of {self.folder}", _MOST_WAIT_S):
+            yield
+
+    def state(self, lookback: int, log: str) -> LogState:
+        """Returns the state of a log; versions before 29 November 2026 had it at an address with a digest of the log's.
+
+        Raises:
+            BadInput: it cannot be read.
+        """
+        before = f"{self.store.root}/{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
+        for uri in (self.uri("log.json"), before):
+            with suppress(FileNotFoundError):
+                try:
+                    return LogState.read(self.store.read_json(uri), lookback)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise BadInput(
+                        f"{uri}: not the windows of a log ({error}); restore it, or remove it to begin again"
+                    ) from error
+        return LogState()
+
+    def write(self, state: LogState, former: LogState) -> None:
+        """Writes the state, and removes the files of windows that are no longer in it."""
+        self.store.write_text(self.uri("log.json"), json.dumps(state.to_dict()))
+        for number in {each.number for each in former.windows} - {each.number for each in state.windows}:
+            for name in (f"{number}.json", f"{number}.read.json", f"{number}.npy"):
+                self.store.remove_text(self.uri(name))
+
+    def plan(self, number: int) -> WindowPlan:
+        """Returns a plan. Raises FileNotFoundError for one of an older version."""
+        return WindowPlan.from_dict(self.store.read_json(self.uri(f"{number}.json")))
+
+    def is_taken(self, number: int) -> bool:
+        """Returns whether the window of a plan is taken."""
+        windows = LogState.from_dict(self.store.read_json(self.uri("log.json"))).windows
+        return any(each.number == number and each.is_taken for each in windows)
+
+    def commit(self, plan: WindowPlan) -> None:
+        """Records that a plan's step has succeeded.
+
+        Raises:
+            HopsError: another window was taken since the plan that may have the same entries.
+        """
+        read = WindowRead.from_dict(self.store.read_json(self.uri(f"{plan.number}.read.json")))
+        with self.held():
+            former = LogState.from_dict(self.store.read_json(self.uri("log.json")))
+            self.write(former.committed(plan, read), former)
