@@ -6,7 +6,7 @@ import sys
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-folder, command = sys.argv[1:]
+folder, command, *place = sys.argv[1:]
 if command == "compact":
     DeltaTable(folder).optimize.compact()
     sys.exit()
@@ -18,8 +18,11 @@ rows = [
         "request": json.dumps({"dataframe_records": [{"age": number}]}),
         "response": json.dumps({"predictions": [number / 2]}),
         "served_entity_id": "e1",
+        **({"place": place[0]} if place else {}),
     }
     for number in map(int, command.split(","))
 ]
 allowed = {"delta.enableDeletionVectors": "true"}  # as Databricks creates its tables
-write_deltalake(folder, pa.Table.from_pylist(rows), mode="append", configuration=allowed)
+write_deltalake(
+    folder, pa.Table.from_pylist(rows), mode="append", configuration=allowed, partition_by=["place"] if place else None
+)
