@@ -92,6 +92,7 @@ class ExamplesProperties(Properties):
         weight: Name of the column of the rows' weights.
         more_labels: ``problem`` and, if any, ``classes`` of further labels, by column.
         columns: Types of the columns in Arrow's words, by name; None if they were not recorded.
+        warnings: Those of the snapshot.
     """
 
     label: str | None = None
@@ -104,6 +105,7 @@ class ExamplesProperties(Properties):
     weight: str | None = omit_if_none()
     more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
     columns: Mapping[str, str] | None = omit_if_none()
+    warnings: tuple[str, ...] | None = omit_if_none()
 
     @property
     def target(self) -> Target:

@@ -86,8 +86,17 @@ class Constants:
         return self._use("mean", feature, float(self._numeric(feature).mean))
 
     def std_dev(self, feature: str) -> float:
-        """Returns the standard deviation of the values that are not missing; 0 for a constant feature."""
+        """Returns the standard deviation of the values that are not missing; 0 for a constant feature.
+
+        Raises:
+            BadInput: float64 does not hold their variance.
+        """
         numeric = self._numeric(feature)
+        if math.isnan(numeric.std_dev):
+            raise BadInput(
+                f"std_dev({feature!r}): float64 does not hold the variance of values from {numeric.min:g} to "
+                f"{numeric.max:g}; scale them in prepare()"
+            )
         # Rounding leaves a constant such as 0.1 with a deviation of 1e-17, by which another value would be divided.
         return self._use("std_dev", feature, float(numeric.std_dev if numeric.max - numeric.min else 0.0))
 

@@ -84,7 +84,7 @@ def ingest_table(
             f"and line breaks, no dot at its beginning, and at most {_MOST_BYTES} bytes"
         )
     read: Reader = pkgutil.resolve_name(source.reader)
-    counts, files = _read_by(source, partial(read, table, source, plan, window, folder, pool, progress))
+    counts, files = _read_by(source, partial(read, table, source, plan, window, folder, pool), progress)
     for sentence in counts.notices.sentences(source):
         warn(sentence)
     if not counts.rows_out and source.may_be_empty:
@@ -101,13 +101,23 @@ def ingest_table(
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
 
 
-def _read_by(source: RowSource, read: Callable[[], tuple[WindowCounts, list[FileEntry]]]) -> Any:
-    """Calls a source's reader; what it raises for its rows is not retried."""
+def _read_by(
+    source: RowSource, read: Callable[[Progress], tuple[WindowCounts, list[FileEntry]]], progress: Progress
+) -> tuple[WindowCounts, list[FileEntry]]:
+    """Calls a source's reader, which others may have written; an error about its rows is not retried."""
+    position = "nothing"
+
+    def note(share: float, text: str) -> None:
+        nonlocal position
+        position = text
+        progress(share, text)
+
     try:
-        return read()
+        return read(note)
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise BadInput(
             f"source {source.uri!r}: its reader {source.reader!r} raised {type(error).__name__}: {error} "
-            f"({frame.filename}, line {frame.lineno}); correct the reader, or the rows that it reads"
+            f"({frame.filename}, line {frame.lineno}), after it had reported {position!r}; correct the reader, or the "
+            "rows that it reads"
         ) from error

@@ -107,6 +107,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                     values.weight,
                     target.more_labels,
                     folder.columns(TRAIN, uploaded),
+                    snapshot.warnings,
                 ).to_dict(),
             )
 

@@ -246,8 +246,8 @@ def _on_numbers(counts: Counts, source: RowSource) -> Iterator[Notice]:
         if 0 < alike == values and LEADING_ZEROS not in counts:
             yield (
                 counts[kind],
-                f"would not be the same text again, as all {values} values are {kind}; the column is text, each value "
-                "a category: if they are no codes, give it a type in the source's 'schema'",
+                f"is one of the {kind}, which all {values} values are; the column is text, each value a category: if they "
+                "are no codes, give it a type in the source's 'schema'",
             )
         elif alike and _is_few(values - alike, values):
             count = counts.get(bad) or counts[MARKED]

@@ -19,6 +19,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -241,6 +242,9 @@ class Combiners:
             dataset.CopyFrom(results.datasets[0])
             if key is not None:
                 dataset.name = key
+            for feature in dataset.features:
+                if feature.WhichOneof("stats") == "num_stats":
+                    _mark_unknown_deviations(feature.num_stats)
         return result
 
     def _compact(self, accumulator: Accumulator) -> None:
@@ -305,6 +309,14 @@ class Combiners:
                 yield from ((key, rows) for key, rows in queries.process(lists) if key != constants.DEFAULT_SLICE_KEY)
         except ValueError as error:
             raise BadInput(f"slices: {error}") from error
+
+
+def _mark_unknown_deviations(numbers: statistics_pb2.NumericStatistics) -> None:
+    """Sets deviations to NaN that TFDV 1.17 gives as 0 because float64 does not hold the variance."""
+    weighted = [numbers.weighted_numeric_stats] if numbers.HasField("weighted_numeric_stats") else []
+    for each in (numbers, *weighted):
+        if each.std_dev == 0 and -math.inf < numbers.min < numbers.max < math.inf:
+            each.std_dev = math.nan
 
 
 def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:

@@ -144,6 +144,7 @@ def _examples(
         properties.classes,
         properties.weight,
         properties.more_labels,
+        warnings=properties.warnings,
     )
     files = [Path(entry.path) for entry in context.store.manifest(examples.uri).files]
     folders = sorted({path.parts[0] for path in files if len(path.parts) > 1})

@@ -115,6 +115,7 @@ def validate_statistics(
         result = features.get(label)
         if result is not None and result.WhichOneof("stats") == "num_stats":
             _check_label(anomalies, each, result.num_stats, classes_of(schema, label))
+    _check_texts(anomalies, features, schema)
     return anomalies
 
 
@@ -213,8 +214,7 @@ def _outside_domain(
     feature: statistics_pb2.FeatureNameStatistics, expected: schema_pb2.Feature, schema: schema_pb2.Schema
 ) -> float:
     """Returns the share of values that are not in the feature's domain."""
-    domains = {domain.name: domain for domain in schema.string_domain}
-    domain = expected.string_domain if expected.HasField("string_domain") else domains.get(expected.domain)
+    domain = _domain_of(expected, schema)
     if domain is None or feature.WhichOneof("stats") != "string_stats":
         return 1.0
     values = set(domain.value)
@@ -254,6 +254,43 @@ def _check_label(
             f"The label has {result}; the schema has {_listed(known)}. A number stands for another class then: name "
             "the classes in PrepareOperator(classes=[...]), or approve the change of the schema.",
         )
+
+
+def _check_texts(
+    anomalies: anomalies_pb2.Anomalies,
+    features: Mapping[str, statistics_pb2.FeatureNameStatistics],
+    schema: schema_pb2.Schema,
+) -> None:
+    """Adds an anomaly for each column whose texts are all empty, which TFDV counts as values."""
+    expected = {
+        each.name for each in schema.feature if each.presence.min_fraction > FEW and not _has_empty_text(each, schema)
+    }
+    for name, feature in features.items():
+        values = common_statistics(feature).num_non_missing
+        empty = sum(
+            bucket.sample_count for bucket in feature.string_stats.rank_histogram.buckets if not bucket.label.strip()
+        )
+        if 0 < values <= empty:
+            add_reason(
+                anomalies,
+                name,
+                "CUSTOM_VALIDATION",
+                "Column has empty texts alone",
+                f"All {values} values are empty texts. If they stand for missing values, have them written as such.",
+                "error" if name in expected else "warning",
+            )
+
+
+def _has_empty_text(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> bool:
+    if feature.HasField("bool_domain"):  # TFDV's for a column of one or two texts
+        return not f"{feature.bool_domain.true_value}{feature.bool_domain.false_value}".strip()
+    domain = _domain_of(feature, schema)
+    return domain is not None and any(not value.strip() for value in domain.value)
+
+
+def _domain_of(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> schema_pb2.StringDomain | None:
+    domains = {domain.name: domain for domain in schema.string_domain}
+    return feature.string_domain if feature.HasField("string_domain") else domains.get(feature.domain)
 
 
 def _listed(classes: tuple[str, ...]) -> str:

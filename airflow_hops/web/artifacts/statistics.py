@@ -51,6 +51,8 @@ class StatisticsDatasets(Model):
     """Feature with the weights of rows."""
     time: str | None
     """Feature with the times of rows, in seconds since the epoch."""
+    warnings: list[str] = []
+    """What the ingest of the rows has to say of their columns."""
 
 
 class Distances(Model):
@@ -78,6 +80,7 @@ def list_statistics(found: TaskArtifact) -> StatisticsDatasets:
         datasets=[_dataset(found, name) for name in dataset_names(found)],
         created_at=found.manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
         window=tuple(window) if isinstance(window, list) and len(window) == 2 else None,
+        warnings=properties.get("warnings") or [],
         **{name: properties.get(name) for name in ("label", "problem", "classes", "weight", "time")},
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,9 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml import ingest
 from airflow_hops.ml.prepare import stage
+from airflow_hops.ml.statistics import stage as feature_statistics
 
 ORDERS = 2000
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -303,3 +306,18 @@ def test_bad_code_for_spark_is_named_and_leaves_no_artifact(prepare: Prepare) ->
         with pytest.raises(HopsError, match=re.escape(expected)) as failed:
             prepare(function, engine="spark", reject={} if condition is None else {"odd": condition})
         assert not failed.value.retryable
+
+
+def test_warnings_of_ingest_reach_the_statistics(
+    prepare: Prepare, run_shared_stage: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "orders.csv").write_text("number,city\n" + "".join(f"{n},Bonn{' ' * (n == 3)}\n" for n in range(400)))
+    sources = {"orders": {"uri": str(tmp_path / "orders.csv")}}
+    snapshot = run_shared_stage(ingest.run, kind="snapshot", run_id="warned", sources=sources)
+    examples = prepare("plain", snapshot, key=None, time=None, table="orders")
+    statistics = run_shared_stage(
+        feature_statistics.run, kind="statistics", run_id="warned", inputs={"examples": examples}
+    )
+    (warning,) = statistics.properties["warnings"]
+    assert f"{tmp_path}/orders.csv, row 4, column 'city': 'Bonn ' has blanks around it, as 1 of 400 texts" in warning
+    assert snapshot.properties["warnings"] == examples.properties["warnings"] == statistics.properties["warnings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from written_tables import write
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.ending import descendants
+from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.statistics import combiners, generate_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.row_keys import keys_of
@@ -213,3 +215,12 @@ def test_options_and_tfdv_are_unchanged() -> None:
     assert original == (dict(vars(options)), schema.SerializeToString(deterministic=True))
     assert not generators
     assert quantiles_util.generate_equi_width_histogram is histogram
+
+
+@pytest.mark.parametrize("values", [[1e300, -1e300, 5e299], [1e200, 2e200], [1.7e308, -1.7e308], [1e-170, 2e-170]])
+def test_deviation_beyond_float64_is_unknown_not_zero(values: list[float]) -> None:
+    statistics = generate_statistics(pa.table({"x": values, "same": [values[0]] * len(values)}))
+    x, same = statistics.datasets[0].features
+    assert (math.isnan(x.num_stats.std_dev), same.num_stats.std_dev) == (True, 0.0)
+    with pytest.raises(BadInput, match=r"std_dev\('x'\): float64 does not hold the variance of values from"):
+        Constants(statistics.datasets[0], "here").std_dev("x")

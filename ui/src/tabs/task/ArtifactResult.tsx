@@ -123,6 +123,7 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
         <>
           <Window of={properties} />
           <RowsTable rows={rows} />
+          <Reasons of={textsIn(properties, "warnings")} />
           {Object.keys(rows).length === 0 && (
             <Numbers of={Object.entries(metrics).map(([name, value]) => [name, formatNumber(value)])} />
           )}

@@ -3,6 +3,7 @@ import { useCallback, useMemo } from "react";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
+import { Notice } from "src/components/Notice";
 import { formatTime } from "src/format";
 import { useQuery, useQueryFlag, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -55,6 +56,7 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
     }),
     [first],
   );
+  const warnings = [...new Set(known.flatMap((listing) => listing?.warnings ?? []))];
   const weights = known.some((listing) => listing?.datasets.some(({ weighted_rows }) => weighted_rows !== null));
   return (
     <Stack gap={3}>
@@ -62,6 +64,11 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
         <DatasetBar refs={refs} listings={listings} shown={shown} />
         <PlotControls weights={weights} />
       </HStack>
+      {warnings.length > 0 && (
+        <Notice status="warning" title="Values to look at">
+          {warnings.join("\n")}
+        </Notice>
+      )}
       {(shown.length > 0 || listings.some(({ isPending }) => isPending)) && (
         <Features shown={shown} roles={roles} weights={weights} />
       )}
