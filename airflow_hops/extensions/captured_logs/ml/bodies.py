@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import csv
 import io
 import math
@@ -108,7 +109,7 @@ def parsed(data: Any, encoding: str | None, where: str) -> Any:
     text = _content(content, encoding == "BASE64", where)
     if text.startswith((b"{", b"[")):
         return _json(text, where)
-    if text.startswith(b"<") and text.endswith(b">"):  # a page of a proxy
+    if text == b"null" or (text.startswith(b"<") and text.endswith(b">")):  # a page of a proxy
         return None
     if text.startswith(b'"'):  # JSON within JSON, or a cell
         try:
@@ -133,17 +134,17 @@ def _undecodable(detail: str) -> Unusable:
 def _content(content: bytes, is_base64: bool, where: str) -> bytes:
     if len(content) > 2 * MOST_BYTES:
         raise _undecodable(f"{where}: the body has {len(content)} bytes; expected at most {MOST_BYTES}")
-    # Base64 of JSON or gzip is no JSON, and no CSV of numbers or words with a delimiter.
-    if is_base64 or (content[:1] not in (b"{", b"[") and not content.startswith(_GZIP)):
+    if is_base64:
         try:
+            content = base64.b64decode(content, validate=True)
+        except binascii.Error as error:
+            text = f"{where}: the data is not in Base64, which its encoding says ({error})"
+            raise _undecodable(text) from error
+    # Base64 of JSON or gzip is no JSON, and no CSV of numbers or words with a delimiter.
+    if content[:1] not in (b"{", b"[") and not content.startswith(_GZIP):
+        with contextlib.suppress(binascii.Error):
             inner = base64.b64decode(content, validate=True)
-        except (binascii.Error, ValueError) as error:
-            if is_base64:
-                text = f"{where}: the data is not in Base64, which its encoding says ({error})"
-                raise _undecodable(text) from error
-            inner = b""
-        if is_base64 or inner[:1] in (b"{", b"[") or inner.startswith(_GZIP):
-            content = inner
+            content = inner if inner[:1] in (b"{", b"[") or inner.startswith(_GZIP) else content
     if content.startswith(_GZIP):
         try:
             content = _unzipped(content)
