@@ -53,7 +53,7 @@ with DAG(
     schedule=CronDataIntervalTimetable({schedule!r}, timezone="UTC"),
     start_date=datetime.fromisoformat({start!r}),  # the end of the reference window
     catchup=True,
-    max_active_runs=1,  # the windows of a log are read in their order{connection}
+    max_active_runs=1,  # of two runs at a time, one would be tried again{connection}
     doc_md={doc!r},
     tags=["hops", {name!r}],
 ) as dag:
