@@ -89,7 +89,7 @@ class _Clients:
             again = np.repeat(np.arange(requests), np.where(random.random(requests) < 0.05, 4, 1))[:requests]
             fails = np.bincount(again, minlength=requests)[again] > 1
             x, clients = x[again], clients[again]
-        order = 100 * random.random(requests)
+        order: Any = 100 * random.random(requests)
         if point.fixed_order:
             order = (self.keys + self.sent + np.arange(requests)) * 61 % 100
         if point.clients == "sticky":
@@ -274,8 +274,8 @@ def simulate(point: Point, seed: int, patch: pytest.MonkeyPatch) -> RolloutDecis
     for module in (progress, rollouts):
         patch.setattr(module, "now", world.now)
         patch.setattr(module, "seconds_since", world.seconds_since)
-    versions = [ServedVersion.of(model, number, "", share) for number, share in ((STABLE, 95), (CANARY, 5))]
-    world.record = ModelRecord(*versions)
+    champion, challenger = ServedVersion.of(model, STABLE, "", 95), ServedVersion.of(model, CANARY, "", 5)
+    world.record = ModelRecord(champion, challenger)
     patch.setattr(rollouts, "read_record", lambda *_: world.record)
     patch.setattr(rollouts, "write_record", lambda _store, _name, record: setattr(world, "record", record))
     patch.setattr(rollouts, "enforce", lambda *_: None)

@@ -27,6 +27,7 @@ from airflow_hops.ml.rollout.comparisons import (
     quantile_bound_rank,
 )
 from airflow_hops.ml.rollout.labels import (
+    Excess,
     LabelledAnswers,
     compare_labels,
     excess_by_request,
@@ -87,13 +88,13 @@ def test_tests_and_bounds_give_worked_values() -> None:
     # Of C(10, 5) = 252 assignments, one gives the five greatest values to the first; of C(9, 3) = 84, C(5, 3) = 10 give
     # it the 7 alone, and one only some other value.
     few = excess(np.arange(5.0) + 10, np.arange(5.0))
-    assert permutation_greater(*few, 100_000) == pytest.approx(1 / 252, rel=0.15)
+    assert permutation_greater(few[0], few[1], 100_000) == pytest.approx(1 / 252, rel=0.15)
     once, again = np.full((3, 1), 7.0), np.array([[7.0], [7.0], [8.0], [8.0], [8.0], [9.0]])
     assert chance_of_equal_answers(once, np.arange(3), again, np.arange(6)) == pytest.approx(11 / 84)
     assert chance_of_equal_answers(once, np.zeros(3, int), again, np.arange(6)) == 1, "rows of one request"
 
 
-def excess(first: Any, second: Any) -> Any:
+def excess(first: Any, second: Any) -> tuple[Excess, Excess]:
     """Of requests of one row, whose mean is the same in the test whatever the labels."""
     first, second = np.asarray(first, float), np.asarray(second, float)
     rows = [LabelledAnswers(values, values) for values in (first, second)]

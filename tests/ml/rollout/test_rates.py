@@ -31,7 +31,7 @@ def _point(random: np.random.Generator, most: int) -> Point:
         clients=str(random.choice(CLIENTS)),
         labels=str(random.choice(LABELS)),
         bake_s=float(random.choice([0.0, 60.0])),
-        distance=random.choice([None, 0.2]),
+        distance=0.2 if random.random() < 0.5 else None,
     )
 
 
