@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,11 @@ from airflow_hops.ml.models.frameworks import frameworks
 
 TRAINED = "trained"
 """Folder in the artifact of a training with ``continue_from``: the model as its framework stores it."""
-_WEIGHTS, _LABELS = "weights.npz", "labels"
+_WEIGHTS, _ARCHITECTURE, _LABELS = "weights.npz", "architecture.json", "labels"
+_NOT_OF_PREDICTIONS = re.compile(
+    r"name|trainable|seed|.*(initializer|regularizer|constraint)|build_config|compile_config"
+)
+"""Settings of Keras's layers that do not change predictions."""
 
 
 @dataclass
@@ -105,6 +112,7 @@ def keep_trained(model: Any, framework: str | None, output: Path) -> None:
     folder.mkdir(exist_ok=True)
     if framework is None:
         np.savez(folder / _WEIGHTS, *model.get_weights())
+        (folder / _ARCHITECTURE).write_text(json.dumps(_architecture(model), indent=1))
     elif not isinstance(model, Mapping):
         frameworks()[framework].save(model, folder)
     else:
@@ -123,6 +131,48 @@ def _load_keras(file: Path, model: Any) -> object:
     shapes, expected = ([each.shape for each in values] for values in (weights, own))
     if shapes != expected:
         raise BadInput(f"its weights have the shapes {shapes}, and those of the built model {expected}")
+    if (architecture := file.with_name(_ARCHITECTURE)).exists():  # of versions since 0.1.0
+        check_architecture(json.loads(architecture.read_text()), _architecture(model))
     # NumPy does not store the names of types such as bfloat16.
     model.set_weights([v.view(o.dtype) if v.dtype.kind == "V" else v for v, o in zip(weights, own, strict=True)])
     return model
+
+
+def check_architecture(stored: Sequence[str], own: Sequence[str]) -> None:
+    """Compares descriptions of the layers of two models, whose weights may have the same shapes nevertheless.
+
+    Raises:
+        BadInput: they differ; the message has the first difference.
+    """
+    for number, (old, new) in enumerate(zip_longest(stored, own, fillvalue="none"), 1):
+        if old != new:
+            raise BadInput(f"its layer {number} is {old[:400]}, and that of the built model {new[:400]}")
+
+
+def _architecture(model: Any) -> list[str]:
+    """Returns the settings of a Keras model's layers that change predictions, and how layers are connected."""
+    layers = [each for each in model._flatten_layers(include_self=False) if each is not model]
+    numbers = {each.name: f"layer {number}" for number, each in enumerate(layers, 1)}
+    inputs = [tensor._keras_history.operation.name for tensor in getattr(model, "inputs", None) or ()]
+    numbers |= {name: f"input {number}" for number, name in enumerate(inputs, 1)}  # of a dict, by their names
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            kept = {key: each for key, each in value.items() if not _NOT_OF_PREDICTIONS.fullmatch(str(key))}
+            return {str(key): cleaned(each) for key, each in kept.items()}
+        if isinstance(value, list | tuple):
+            return [cleaned(each) for each in value]
+        return numbers.get(value, value) if isinstance(value, str) else value
+
+    described = [(type(each).__name__, _config(each)) for each in layers]
+    connections = [each.get("inbound_nodes") for each in _config(model).get("layers", ())]
+    described += [("connections", {"of": connections})] if any(connections) else []
+    return [f"{kind} {json.dumps(cleaned(config), sort_keys=True, default=str)}" for kind, config in described]
+
+
+def _config(layer: Any) -> Mapping[str, Any]:
+    """Returns the settings of a layer or model; empty if its class does not give them."""
+    try:
+        return dict(layer.get_config())
+    except NotImplementedError:
+        return {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
-from airflow_hops.ml.models.champion import Champion
+from airflow_hops.ml.models.champion import Champion, keep_trained
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.rank import Rank
@@ -197,3 +198,51 @@ def find(make_context: Callable[..., StepContext], model: Artifact, examples: Ar
     champion = champion_of(context, options, manifest, context.store.local(examples))
     assert champion is not None
     return champion
+
+
+def _network(activation: str = "relu", swapped: bool = False, rate: float = 0.1, dtype: str | None = None) -> Any:
+    """Returns a Keras model of two inputs; all have weights of the same shapes."""
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    values = keras.layers.Concatenate()([b, a] if swapped else [a, b])
+    values = keras.layers.Dropout(rate)(keras.layers.Dense(3, activation=activation, dtype=dtype)(values))
+    return keras.Model({"a": a, "b": b}, keras.layers.Dense(1)(values))
+
+
+class _Subclassed(keras.Model):  # type: ignore[misc]
+    """A network in code, whose class has no settings."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(3, activation=activation)
+
+    def call(self, values: Any) -> Any:
+        return self.hidden(values)
+
+
+def _built(activation: str) -> Any:
+    model = _Subclassed(activation)
+    model(np.zeros((1, 2), "float32"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("trained", "own", "words"),
+    [
+        (_network(), _network("tanh"), r'its layer 4 is Dense .*"activation": "relu".*built model Dense .*"tanh"'),
+        (_network(), _network(swapped=True), "its layer 7 is connections"),
+        (_network(), keras.Sequential([keras.Input((4,)), *map(keras.layers.Dense, (3, 1))]), "its layer 1 is InputL"),
+        (_built("relu"), _built("tanh"), 'its layer 1 is Dense .*"activation": "relu"'),
+    ],
+    ids=["activation", "order", "layers", "subclassed"],
+)
+def test_other_architecture_of_equal_shapes_is_refused(trained: Any, own: Any, words: str, tmp_path: Path) -> None:
+    keep_trained(trained, None, tmp_path)
+    champion = Champion("late", 1, "", path=tmp_path / "trained")
+    with pytest.raises(BadInput, match=words):
+        champion.load(own)
+    assert (
+        champion.load(keras.models.clone_model(trained) if hasattr(trained, "inputs") else _built("relu")) is not None
+    )
+    assert champion.is_continued
+    (tmp_path / "trained" / "architecture.json").unlink()  # as before it was stored
+    champion.load(own)

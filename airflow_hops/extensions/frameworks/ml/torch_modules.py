@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,14 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
     OnnxFramework,
     converting,
 )
+from airflow_hops.ml.models.champion import check_architecture
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
 if TYPE_CHECKING:
     import torch
 
-_STATE = "state.pt"
+_STATE, _ARCHITECTURE = "state.pt", "architecture.json"
 
 
 class Torch(OnnxFramework):
@@ -52,10 +54,11 @@ class Torch(OnnxFramework):
         return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
 
     def save(self, model: object, folder: Path) -> None:
-        """Writes the module's parameters and buffers."""
+        """Writes the module's parameters and buffers, and a description of its parts."""
         import torch
 
         torch.save(_uncompiled(model).state_dict(), folder / _STATE)
+        (folder / _ARCHITECTURE).write_text(json.dumps(_architecture(model), indent=1))
 
     def load(self, folder: Path, model: object = None) -> Any:
         """Gives the module the stored parameters and buffers; raises BadInput if it has others."""
@@ -64,6 +67,8 @@ class Torch(OnnxFramework):
         if not isinstance(model, torch.nn.Module):
             raise BadInput(f"load() got {type(model).__name__}; expected a torch.nn.Module as it was trained")
         state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        if (architecture := folder / _ARCHITECTURE).exists():  # of versions since 0.1.0
+            check_architecture(json.loads(architecture.read_text()), _architecture(model))
         try:
             getattr(model, "_orig_mod", model).load_state_dict(state)
         except RuntimeError as error:
@@ -109,6 +114,15 @@ class Torch(OnnxFramework):
         refuse_negative_indices(graph.graph, [f"{name}.weight" for name in tables])
         inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
         return Graph(graph.SerializeToString(), inputs, names)
+
+
+def _architecture(model: torch.nn.Module) -> list[str]:
+    """Returns name, class and settings of a module and the modules within it, compiled or not."""
+    return [
+        f"{(name + '.').replace('_orig_mod.', '').strip('.')}: {type(each).__name__}({each.extra_repr()})"
+        for name, each in model.named_modules()
+        if not hasattr(each, "_orig_mod")
+    ]
 
 
 def _uncompiled(model: torch.nn.Module) -> torch.nn.Module:
