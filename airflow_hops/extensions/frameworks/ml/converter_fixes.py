@@ -6,10 +6,11 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from airflow_hops.extensions.frameworks.ml.booster_fixes import round_down
 
 if TYPE_CHECKING:
     import onnx
@@ -64,8 +65,7 @@ def round_thresholds(model: object) -> None:
     result = [model.tree_.threshold] if hasattr(model, "tree_") else []
     result += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
     for thresholds in result:
-        nearest = thresholds.astype(np.float32)
-        thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+        thresholds[:] = round_down(thresholds)
 
 
 def scale_in_double(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
@@ -244,130 +244,6 @@ def _keys(values: Sequence[object]) -> tuple[str, ...]:
         )
 
     return tuple(map(text, np.asarray(values, object).tolist()))
-
-
-@dataclass(frozen=True)
-class BoosterInputs:
-    """Values that boosted trees replace by other values.
-
-    Attributes:
-        nan_as_zero: By feature, whether a missing value counts as 0.
-        zero_as_nan: By feature, whether 0 counts as missing.
-        truncated: By feature, whether it is a category, whose digits after the point do not count.
-        missing: The number that counts as missing in every feature; NaN if there is none.
-    """
-
-    nan_as_zero: Array
-    zero_as_nan: Array
-    truncated: Array
-    missing: float = np.nan
-
-    @classmethod
-    def of(cls, model: Any) -> BoosterInputs:
-        """Returns the inputs of a model of LightGBM or XGBoost."""
-        if type(model).__module__.startswith("xgboost"):
-            none = np.zeros(0, bool)
-            result = getattr(model, "missing", None)
-            return cls(none, none, none, np.nan if result is None else float(result))
-        booster = getattr(model, "booster_", model)
-        dump = booster.dump_model()
-        kinds: list[set[str]] = [set() for _ in range(booster.num_feature())]
-        nodes = [tree["tree_structure"] for tree in dump["tree_info"]]
-        while nodes:
-            node = nodes.pop()
-            if "split_feature" in node:
-                kind = "category" if node["decision_type"] == "==" else node["missing_type"]
-                kinds[node["split_feature"]].add(kind)
-                nodes += [node["left_child"], node["right_child"]]
-        none, zero, category = (
-            np.array([kinds_of == {kind} for kinds_of in kinds]) for kind in ("None", "Zero", "category")
-        )
-        return cls(none, zero, category)
-
-    def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, object]]]:
-        """Returns operators that make the trees' input: type, inputs, outputs and attributes; none if not needed."""
-        onnx = importlib.import_module("onnx")
-        made: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
-
-        def constant(value: object) -> str:
-            name = f"{output}/constant {len(made)}"
-            made.append(("Constant", [], [name], {"value": onnx.numpy_helper.from_array(np.asarray(value), name)}))
-            return name
-
-        def add(kind: str, *inputs: str, **attributes: object) -> str:
-            name = f"{output}/{kind} {len(made)}"
-            made.append((kind, list(inputs), [name], attributes))
-            return name
-
-        def replaced(values: str, where: str, features: Array, by: str) -> str:
-            return add("Where", add("And", where, constant(features[np.newaxis])), by, values)
-
-        values, number = add("Cast", source, to=onnx.TensorProto.FLOAT), np.float32
-        if self.truncated.any():
-            whole = add("Mul", add("Sign", values), add("Floor", add("Abs", values)))
-            values = add("Where", constant(self.truncated[np.newaxis]), whole, values)
-        if self.nan_as_zero.any():
-            values = replaced(values, add("IsNaN", values), self.nan_as_zero, constant(number(0)))
-        if self.zero_as_nan.any():
-            is_zero = add("LessOrEqual", add("Abs", values), constant(number(1e-35)))
-            values = replaced(values, is_zero, self.zero_as_nan, constant(number(np.nan)))
-        if not np.isnan(self.missing):
-            values = add(
-                "Where", add("Equal", values, constant(number(self.missing))), constant(number(np.nan)), values
-            )
-        if len(made) == 1:
-            return []
-        return [*made, ("Identity", [values], [output], {})]
-
-    def correct(self, model: Any) -> None:
-        """Changes the input of all trees of an ONNX model."""
-        onnx = importlib.import_module("onnx")
-        graph, output = model.graph, "as the trees see it"
-        trees = [node for node in graph.node if node.op_type.startswith("TreeEnsemble")]
-        made = self.nodes(trees[0].input[0], output) if trees else []
-        for number, (kind, inputs, outputs, attributes) in enumerate(made):
-            graph.node.insert(number, onnx.helper.make_node(kind, inputs, outputs, **attributes))
-        for node in trees if made else ():
-            node.input[0] = output
-        for opset in model.opset_import:
-            if made and not opset.domain:  # a converter states the lowest that has its operators
-                opset.version = max(opset.version, _OPSET)
-
-    @classmethod
-    def converter(cls, convert: Any) -> object:
-        """Wraps a converter within skl2onnx to change the trees' input."""
-
-        def corrected(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
-            source = operator.input_full_names[0]
-            output = scope.get_unique_variable_name("as_the_trees_see_it")
-            model = operator.raw_operator
-            made = cls.of(model).nodes(source, output)
-            for kind, inputs, outputs, attributes in made:
-                container.add_node(
-                    kind, inputs, outputs, op_version=_OPSET, name=scope.get_unique_operator_name(kind), **attributes
-                )
-            count = len(container.nodes)
-            with numbers_missing_alone(model):
-                convert(scope, operator, container)
-            for node in container.nodes[count:] if made else ():
-                if node.op_type.startswith("TreeEnsemble"):
-                    node.input[0] = output
-
-        return corrected
-
-
-@contextlib.contextmanager
-def numbers_missing_alone(model: Any) -> Iterator[None]:
-    """Makes a model of XGBoost count only NaN as missing, as its converter does."""
-    missing = getattr(model, "missing", None)
-    if missing is None:
-        yield
-        return
-    model.missing = np.nan
-    try:
-        yield
-    finally:
-        model.missing = missing
 
 
 def name_apart(model: object, names: Sequence[str]) -> Any:

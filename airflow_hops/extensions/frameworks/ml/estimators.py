@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,8 +13,8 @@ import numpy as np
 from airflow_hops.core.artifacts.target import REGRESSION, Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.frameworks.ml.booster_fixes import BoosterInputs, convertible, correct_classes
 from airflow_hops.extensions.frameworks.ml.converter_fixes import (
-    BoosterInputs,
     correct_texts,
     correct_unknown_categories,
     impute,
@@ -23,7 +22,6 @@ from airflow_hops.extensions.frameworks.ml.converter_fixes import (
     missing_directions,
     models_within,
     name_apart,
-    numbers_missing_alone,
     round_thresholds,
     scale_in_double,
     steps_of,
@@ -145,7 +143,7 @@ class ScikitLearn(OnnxFramework):
         for each in models_within(model):
             round_thresholds(each)
         steps = [(f"step {path!r}", step) for path, step in steps_of(model) if path]
-        with converting(model, steps), missing_directions(), _numbered_features(step for _, step in steps_of(model)):
+        with converting(model, steps), missing_directions():
             graph = skl2onnx.convert_sklearn(
                 model,
                 initial_types=values,
@@ -194,9 +192,11 @@ class LightGbm(ScikitLearn):
         options: dict[str, Any] = {"target_opset": 15}
         if self.package == "lightgbm":
             options["zipmap"] = False
-        with converting(model), _numbered_features([model]), numbers_missing_alone(model):
+        with converting(model), convertible(model) as converted:
             types_of_inputs = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
-            graph = getattr(onnxmltools, f"convert_{self.package}")(model, initial_types=types_of_inputs, **options)
+            graph = getattr(onnxmltools, f"convert_{self.package}")(converted, initial_types=types_of_inputs, **options)
+        for node in graph.graph.node:
+            correct_classes(node, model)
         BoosterInputs.of(model).correct(graph)
         inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
         return Graph(graph.SerializeToString(), inputs, {"": str(graph.graph.output[-1].name)})
@@ -266,18 +266,3 @@ def _register_boosters(model: object) -> None:
                 BoosterInputs.converter(converter),
                 options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
             )
-
-
-@contextlib.contextmanager
-def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
-    """Renames the features of XGBoost's models to ``f0``, ``f1``, …, the only names that its converter reads."""
-    ours = [model for model in models if type(model).__module__.startswith("xgboost")]
-    boosters = [model.get_booster() if hasattr(model, "get_booster") else model for model in ours]
-    names = [booster.feature_names for booster in boosters]
-    for booster in boosters:
-        booster.feature_names = [f"f{number}" for number in range(booster.num_features())]
-    try:
-        yield
-    finally:
-        for booster, original_names in zip(boosters, names, strict=True):
-            booster.feature_names = original_names

@@ -50,6 +50,7 @@ class LGBMRegressor(Tree):
 
     __module__ = "lightgbm.sklearn"
     KINDS = (("<=", "None"), ("<=", "Zero"), ("<=", "NaN"), ("==", "NaN"))
+    best_iteration = -1
 
     @property
     def booster_(self) -> Any:
@@ -60,7 +61,7 @@ class LGBMRegressor(Tree):
 
     def dump_model(self) -> Any:
         leaf = {"leaf_value": 1.0}
-        splits = [{"decision_type": type, "missing_type": missing} for type, missing in self.KINDS]
+        splits = [{"decision_type": type, "missing_type": missing, "threshold": 0.1} for type, missing in self.KINDS]
         nodes = [
             {"split_feature": n, "left_child": leaf, "right_child": leaf, **split} for n, split in enumerate(splits)
         ]
@@ -85,7 +86,11 @@ class XGBRegressor(Tree):
         return len(TABLE.columns)
 
     def save_config(self) -> str:
-        return json.dumps({"learner": {"gradient_booster": {"name": self.booster}}})
+        trees = {"name": self.booster, "gbtree_model_param": {"num_parallel_tree": "1"}}
+        return json.dumps({"learner": {"gradient_booster": trees}})
+
+    def num_boosted_rounds(self) -> int:
+        return 1
 
     def read(self, rows: Any) -> Any:
         rows = np.asarray(rows, np.float32)

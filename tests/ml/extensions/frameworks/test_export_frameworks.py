@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,57 @@ def test_boosted_trees_are_exported(boosters: None, tmp_path: Path) -> None:
     ):
         with pytest.raises(BadInput, match=message):
             served(model, tmp_path / "refused", "xgboost", target, X, order=NAMES)
+
+
+def _random_booster(random: Random, rows: Any, target: Target, labels: Any) -> Any:
+    """Trains a model of either library with random options; a third of the rows decides when it stops."""
+    import lightgbm
+    import xgboost
+
+    held = np.arange(len(rows)) % 3 == 0
+    classes = {"price": 0, "late": random.choice([0, 2]), "wine": 3}[target.label]
+    is_early, parallel = random.random() < 0.6, random.choice([1, 1, 3])
+    if random.random() < 0.5:
+        kinds = {"price": ["reg:squarederror", "count:poisson", "reg:tweedie"], "late": ["binary:logistic"]}
+        objective = "multi:softprob" if classes else random.choice(kinds[target.label])
+        options = {"objective": objective, "learning_rate": 0.5, "num_parallel_tree": parallel, "subsample": 0.8}
+        options |= {"num_class": classes} if classes else {}
+        if random.random() < 0.5:
+            train, test = (xgboost.DMatrix(rows[each], labels[each]) for each in (~held, held))
+            early = {"evals": [(test, "test")], "early_stopping_rounds": 3} if is_early else {}
+            return xgboost.train(options, train, 20, verbose_eval=False, **early)
+        kind = xgboost.XGBRegressor if target is PRICE else xgboost.XGBClassifier
+        early = {"early_stopping_rounds": 3} if is_early else {}
+        frames = [pd.DataFrame(rows[each], columns=NAMES) for each in (~held, held)]
+        model = kind(n_estimators=20, **options, **early)
+        if random.random() < 0.3:
+            return make_pipeline(StandardScaler(), model.set_params(early_stopping_rounds=None)).fit(rows, labels)
+        return model.fit(frames[0], labels[~held], eval_set=[(frames[1], labels[held])], verbose=False)
+    objective = "multiclass" if classes else {"price": "regression", "late": "binary"}[target.label]
+    options = {"objective": objective, "learning_rate": 0.5, "min_data_in_leaf": 3, "verbose": -1}
+    options |= {"num_class": classes} if classes else {}
+    train, test = (lightgbm.Dataset(rows[each], labels[each]) for each in (~held, held))
+    early = {"valid_sets": [test], "callbacks": [lightgbm.early_stopping(3, verbose=False)]} if is_early else {}
+    return lightgbm.train(options, train, 20, keep_training_booster=random.random() < 0.5, **early)
+
+
+def test_random_boosted_trees_are_exported(boosters: None, tmp_path: Path) -> None:
+    random = Random(0)
+    for number in range(60):
+        target, noise = random.choice([LATE, PRICE, WINE]), np.random.default_rng(number)
+        labels = {"late": (GRAPES > 0).astype(int), "price": GRAPES * 10.0, "wine": GRAPES}[target.label]
+        labels = np.where(noise.random(len(X)) < 0.2, noise.permutation(labels), labels)
+        rows = random.choice([X, np.round(X, 1), np.where(noise.random(X.shape) < 0.1, np.nan, X)]).astype(np.float32)
+        model = _random_booster(random, rows, target, labels)
+        framework = framework_of(model)
+        sample = (
+            rows
+            if hasattr(model, "num_feature") or hasattr(model, "num_features")
+            else pd.DataFrame(rows, columns=NAMES)
+        )
+        order = NAMES if sample is rows else None
+        exported = export(model, tmp_path / str(number), target, sample, framework, order=order)
+        assert exported.largest_difference < 1e-4
 
 
 @pytest.mark.parametrize("options", [{}, {"zero_as_missing": True}, {"use_missing": False}], ids=str)
