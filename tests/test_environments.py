@@ -209,6 +209,20 @@ def test_added_packages_keep_pins_and_survive_pin_changes(environment: Path, pin
         add(environment, pins, "extra")
 
 
+@pytest.mark.parametrize("from_path", [True, False])
+def test_files_of_a_package_count_if_it_came_from_a_path(tmp_path: Path, from_path: bool) -> None:
+    """A version of an index never changes; one's own library does, and what was cached before would be out of date."""
+    info = tmp_path / "lib/python3.11/site-packages/mine-1.0.dist-info"
+    info.mkdir(parents=True)
+    if from_path:
+        (info / "direct_url.json").write_text("{}")
+    keys = set()
+    for digest in ("abc", "def", "def"):
+        (info / "RECORD").write_text(f"mine.py,sha256={digest},9\n")
+        keys.add(runtime_fingerprint(tmp_path))
+    assert len(keys) == (2 if from_path else 1)
+
+
 def test_named_environment_extends_its_base(churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = churn.with_name("runtime")
     assert (installed(churn), installed(churn, "extra")) == ("1.0", "1.0")

@@ -28,7 +28,7 @@ from airflow_hops.core.retraining.conditions import (
     RolloutRunning,
 )
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.retraining.decisions import claim_request, cost_of
+from airflow_hops.core.retraining.decisions import claim_request, cost_of, found_no_new_rows, note_no_new_rows
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.retraining.situation import Situation
@@ -333,6 +333,16 @@ def test_cost_of_a_request_is_that_of_the_runs_that_claimed_it(tmp_path: Path) -
             writer.cost = lambda core_s=core_s, gpu_s=gpu_s: {"core_s": core_s, "gpu_s": gpu_s}
             writer.commit()
     assert cost_of(store, "cause") == (5.0, 50.0) and cost_of(store, "other") == (0.0, 0.0)
+
+
+def test_only_the_run_that_claimed_a_request_says_that_it_found_no_new_rows(tmp_path: Path) -> None:
+    store, first, second = ArtifactStore(str(tmp_path)), Producer("a", "r1", "train"), Producer("a", "r2", "train")
+    for producer in (first, second):
+        claim_request(store, "cause", producer)
+    note_no_new_rows(store, "cause", second, True)
+    assert not found_no_new_rows(store, "cause")
+    note_no_new_rows(store, "cause", first, True)
+    assert found_no_new_rows(store, "cause") and not found_no_new_rows(store, "other")
 
 
 def test_budget_counts_costs_of_deleted_artifacts() -> None:
