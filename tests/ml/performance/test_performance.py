@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,22 @@ import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
 from echo_models import write_function
+from scipy import stats
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import MULTICLASS
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.metrics import worse_by
 from airflow_hops.core.performance import PerformanceOptions, PerformanceReport
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.captured.values import class_numbers
 from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.performance import stage
 from airflow_hops.ml.performance.figures import estimate, find_calibration, measure
 from airflow_hops.ml.performance.labels import as_time, key_of, plain
-from airflow_hops.ml.performance.versions import find_version
+from airflow_hops.ml.performance.versions import find_version, with_baseline
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples
@@ -477,3 +481,110 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
         assert abs(estimated[name][0] - value) < (0.04 if name == "log_loss" else 0.02), name
     sure = predicted[8000:].max(axis=1).mean()
     assert sure - measured["accuracy"][0] > 0.08 > 4 * abs(estimated["accuracy"][0] - measured["accuracy"][0])
+
+
+def test_baseline_of_weighted_rows_stands_for_the_requests(deployed: ArtifactStore, run_shared_stage: Any) -> None:
+    """Of the rows in the examples, nine tenths of the early ones were left out; the others have the weight ten."""
+    rows = drawn(40_000, 40)
+    rows["weight"] = np.where(rows["late"] == 1, 1.0, 10.0)
+    thinned = rows[(rows["late"] == 1) | (np.random.default_rng(41).random(len(rows)) < 0.1)]
+    baselines, calibrated = {}, {}
+    for name, held, weight in (("whole", rows.assign(weight=1.0), None), ("thinned", thinned, "weight")):
+        splits = {"train": held.iloc[:10], "eval": held}
+        target = {"key": None, "time": None, "more_labels": MORE, "weight": weight}
+        examples = flights_examples.write_examples(deployed, splits, run_id=f"baseline-{name}", **target)
+        model = run_shared_stage(_write_model, kind="model", run_id=name, inputs={"examples": examples})
+        properties = ModelProperties.of(deployed.manifest(model.uri)).of_label("late")
+        served = ScoredModel(deployed.local(model) / "saved_model")
+        version = with_baseline(deployed, 1, served, properties, examples)
+        assert version.calibration is not None
+        baselines[name], calibrated[name] = version.baseline, version.calibration(np.array([[0.7, 0.3]]))[0, 1]
+    for metric, (value, low, high) in baselines["thinned"].items():
+        whole = baselines["whole"][metric]
+        assert low < whole[0] < high and abs(value - whole[0]) < 0.02, metric
+        drop = worse_by(metric, whole, baselines["thinned"][metric])
+        assert drop[1] <= 0 <= drop[2], metric
+    assert calibrated["thinned"] == pytest.approx(calibrated["whole"], abs=0.02)
+
+
+def test_baseline_needs_some_rows(deployed: ArtifactStore, run_shared_stage: Any) -> None:
+    for name, held, words in (
+        ("none", drawn(0, 1), "split 'eval' has too few rows: none, expected at least 10 of each class"),
+        ("few", drawn(300, 1).assign(late=(np.arange(300) < 9) * 1), "split 'eval' has too few rows: .*9, expected"),
+        ("copies", drawn(15, 2).loc[np.repeat(np.arange(15), 40)], "expected at least 10 of each class"),
+        ("one-class", drawn(300, 1).assign(late=0), "expected at least 10 of each class"),
+    ):
+        splits = {"train": drawn(10, 1), "eval": held}
+        target = {"key": None, "time": None, "more_labels": MORE}
+        examples = flights_examples.write_examples(deployed, splits, run_id=f"few-{name}", **target)
+        model = run_shared_stage(_write_model, kind="model", run_id=f"few-{name}", inputs={"examples": examples})
+        properties = ModelProperties.of(deployed.manifest(model.uri)).of_label("late")
+        with pytest.raises(BadInput, match=words):
+            with_baseline(deployed, 1, ScoredModel(deployed.local(model) / "saved_model"), properties, examples)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Rows of the held-out split and of the window, share of the rarest class, and whether the split is thinned."""
+
+    problem: Any
+    kind: str
+    held: int
+    window: int
+    share: float
+    is_thinned: bool
+
+
+def _rows(random: np.random.Generator, point: Point, rows: int) -> tuple[Any, Any]:
+    if point.problem == "regression":
+        truth = random.normal(size=rows)
+        return truth + 0.7 * random.normal(size=rows), truth
+    if point.problem == "binary":
+        labels = (random.random(rows) < point.share).astype(int)
+        return labels, random.normal(size=rows) + labels
+    labels = random.choice(3, rows, p=[0.6 - point.share, 0.4, point.share])
+    return labels, random.normal(size=(rows, 3)) + np.eye(3)[labels]
+
+
+def _answers(point: Point, scores: Any) -> Any:
+    if point.kind == "leaves":
+        scores = np.digitize(scores, [-1.2, -0.5, 0.0, 0.5, 1.2]) * 0.5 - 1.2
+    if point.kind in ("one-hot", "constant"):
+        scores = np.where(scores > 0, 6.0, -6.0) * (point.kind == "one-hot")
+    if point.problem == "multiclass":
+        return np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    return scores if point.problem == "regression" else true_probability(scores)
+
+
+def _check_drops(draws: int) -> None:
+    """Same models are rarely called worse than at training; a drop's interval ends above 0 by a chance of 2.5%."""
+    for problem in ("binary", "regression", "multiclass"):
+        hits, known = dict[str, int](), dict[str, int]()
+        random, judge = np.random.default_rng([draws, len(problem)]), Judge(problem, "")
+        for _ in range(draws):
+            kind, share = random.choice(["continuous", "leaves", "one-hot", "constant"]), random.choice([0.4, 0.1])
+            held, window = (int(rows) for rows in random.choice([100, 300, 1000, 5000], 2))
+            point = Point(problem, str(kind), held, window, float(share), bool(random.random() < 0.5))
+            labels, truth = _rows(random, point, held * (8 if point.is_thinned else 1))
+            weights = None
+            if point.is_thinned:
+                is_rare = truth > 0.5 if problem == "regression" else labels == labels.max()
+                kept = np.flatnonzero(is_rare | (random.random(len(labels)) < 0.1))[:held]
+                labels, truth, weights = labels[kept], truth[kept], np.where(is_rare[kept], 1.0, 10.0)
+            baseline = measure(judge, labels, _answers(point, truth), None, weights)
+            labels, truth = _rows(random, point, window)
+            for name, figure in measure(judge, labels, _answers(point, truth)).items():
+                if name in baseline:
+                    known[name] = known.get(name, 0) + 1
+                    hits[name] = hits.get(name, 0) + (worse_by(name, figure, baseline[name])[1] > 1e-9)
+        for name, count in known.items():
+            assert hits[name] <= stats.binom.isf(1e-4, count, 0.025), (problem, name, hits[name], count)
+
+
+def test_same_model_is_rarely_called_worse() -> None:
+    _check_drops(20)
+
+
+@pytest.mark.scheduled(part="campaigns")
+def test_same_model_is_rarely_called_worse_over_many_histories() -> None:
+    _check_drops(700)
