@@ -78,7 +78,7 @@ def odbc_hook(port: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     if shutil.which("odbcinst") is None:
         pytest.skip("ODBC is missing: apt-get install unixodbc odbc-postgresql")
     fields = {"conn_type": "odbc", "host": "127.0.0.1", "port": port, "login": "airflow", "schema": "postgres"}
-    monkeypatch.setenv("AIRFLOW_CONN_ODBC", json.dumps({**fields, "extra": {"placeholder": "?"}}))
+    monkeypatch.setenv("AIRFLOW_CONN_ODBC", json.dumps(fields))
     hook = importlib.import_module("airflow.providers.odbc.hooks.odbc").OdbcHook
     return hook("odbc", driver="PostgreSQL Unicode")
 
@@ -88,7 +88,7 @@ def jdbc_hook(port: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     if not JDBC_DRIVER.exists():
         pytest.skip("JDBC is missing: apt-get install libpostgresql-jdbc-java default-jre-headless")
     url = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
-    fields = {"conn_type": "jdbc", "host": url, "login": "airflow", "password": "x", "extra": {"placeholder": "?"}}
+    fields = {"conn_type": "jdbc", "host": url, "login": "airflow", "password": "x"}
     monkeypatch.setenv("AIRFLOW_CONN_JDBC", json.dumps(fields))
     hook = importlib.import_module("airflow.providers.jdbc.hooks.jdbc").JdbcHook
     return hook("jdbc", driver_path=str(JDBC_DRIVER), driver_class="org.postgresql.Driver")

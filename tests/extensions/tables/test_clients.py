@@ -346,6 +346,12 @@ def test_rows_that_postgres_changes_are_refused(kept: Any, postgres: Any) -> Non
     assert "column 'id' does not keep" in kept([7, 4])
     postgres.execute("CREATE UNIQUE INDEX ON kept (id)")
     assert "duplicate key" in kept([5, 5])
+    body = "BEGIN DELETE FROM kept WHERE id = 6; RETURN NULL; END"
+    postgres.execute(f"CREATE FUNCTION g() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+    postgres.execute(
+        "CREATE CONSTRAINT TRIGGER u AFTER INSERT ON kept INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION g()"
+    )
+    assert "holds 1 rows of batch 'b' after 2 were written" in kept([5, 6])
     assert "create it with the columns id, x, hops_batch, hops_folder" not in kept([5], x=["a"])
     assert ids() == [("b", 1), ("b", 2)]
     postgres.execute("CREATE RULE r AS ON DELETE TO kept DO INSTEAD NOTHING")

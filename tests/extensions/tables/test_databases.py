@@ -28,6 +28,7 @@ from airflow_hops.extensions.tables import QuerySource
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.runner import query
 from airflow_hops.extensions.tables.runner.columns import columns_of
+from airflow_hops.extensions.tables.runner.failures import failing
 from tests.extensions.tables.database_clients import PyMySql, Sqlite, read, write, written_rows
 
 RUN = "airflow_hops.ml.ingest:run"
@@ -456,7 +457,7 @@ def test_cancelled_query_of_snowflake_is_retried(state: str, retried: bool) -> N
     """Its connector raises one class for all errors of a query."""
     error = ProgrammingError("SQL execution canceled")
     error.sqlstate = state  # type: ignore[attr-defined]
-    with pytest.raises(HopsError) as failure, query.failing("x"):
+    with pytest.raises(HopsError) as failure, failing("x"):
         raise error
     assert failure.value.retryable is retried
 

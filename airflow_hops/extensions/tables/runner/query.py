@@ -27,8 +27,9 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import window_time
-from airflow_hops.extensions.tables.core.sources import FAULTS, QuerySource, name_of_query
+from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
 from airflow_hops.extensions.tables.runner.columns import Column, check_duckdb_types, columns_of
+from airflow_hops.extensions.tables.runner.failures import failing
 from airflow_hops.extensions.tables.runner.jdbc import return_exact_values, type_names
 from airflow_hops.extensions.tables.runner.servers import (
     MYSQL,
@@ -46,10 +47,6 @@ log = logging.getLogger(__name__)
 _BATCH_ROWS = 1 << 14
 _FILE_ROWS = 1 << 20
 _REPORTED_ROWS = 1 << 20
-_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
-"""Errors of PEP 249 that another try would meet again, as Python's of values, unless SQLSTATE says :data:`_PASSING`."""
-_PASSING = ("08", "40", "53", "57")
-"""Classes of SQLSTATE: lost connections, rollbacks, lack of resources, and cancellations."""
 _UNREADABLE = ("halffloat", "string_view", "binary_view")
 """Types that a step's Arrow, which may be older, does not read."""
 _DAYS = ("date", "datetime", "zoned", "moment")
@@ -88,35 +85,6 @@ def hook_of(connection: Any) -> Any:
             f"{where}: it is of type {kind!r}, whose hook {type(hook).__name__} is not one of a database (DbApiHook)"
         )
     return hook
-
-
-@contextmanager
-def failing(where: str) -> Iterator[None]:
-    """Turns errors of a driver into ours: ``BadInput`` if a retry cannot help."""
-    try:
-        yield
-    except HopsError:
-        raise
-    except Exception as error:
-        names = {base.__name__ for base in type(error).__mro__}
-        text = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}"
-        if isinstance(error, ImportError) or "AirflowOptionalProviderFeatureException" in names:
-            raise BadInput(f"{text}; install the driver beside Airflow, as the provider's page says") from error
-        state = sqlstate_of(error)
-        is_fault = names & _FAULTS_OF_USERS or isinstance(error, TypeError | ValueError | ArithmeticError)
-        is_bad = state.startswith(FAULTS) or (is_fault and not state.startswith(_PASSING))
-        raise (BadInput if is_bad else HopsError)(text) from error
-
-
-def sqlstate_of(error: BaseException) -> str:
-    """Returns SQLSTATE: of pyodbc, the first argument; of JDBC, of Java's exception; empty if the driver has none."""
-    for each in (error, *error.args[:1]):
-        state = each.getSQLState() if hasattr(each, "getSQLState") else getattr(each, "sqlstate", None)
-        if state is None and isinstance(each, str) and re.fullmatch("[0-9A-Z]{5}", each):
-            state = each
-        if state is not None:
-            return str(state)
-    return ""
 
 
 @contextmanager

@@ -25,8 +25,9 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.core.tables import BATCH, FOLDER, Table, batch_of, check_count, folders_of
-from airflow_hops.extensions.tables.runner.query import connected, failing, read_query
-from airflow_hops.extensions.tables.runner.servers import MYSQL, POSTGRES, Server, server_of
+from airflow_hops.extensions.tables.runner.failures import failing
+from airflow_hops.extensions.tables.runner.query import connected, read_query
+from airflow_hops.extensions.tables.runner.servers import MYSQL, POSTGRES, Server, is_jdbc, is_odbc, server_of
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +99,7 @@ def _transaction(hook: Any, connection: Any) -> Iterator[Any]:
         return
     if getattr(hook, "supports_autocommit", False) and hook.get_autocommit(connection):
         hook.set_autocommit(connection, False)
-    else:
-        connection.commit()  # what the session has got so far
+    connection.commit()  # what the session has got so far
     yield connection
 
 
@@ -162,7 +162,7 @@ class _Session:
 
     def _statement(self, text: str) -> str:
         """Returns a statement with the driver's places for values."""
-        place = str(self._hook.placeholder)
+        place = "?" if is_odbc(self._connection) or is_jdbc(self._connection) else str(self._hook.placeholder)
         parts = (text.replace("%", "%%") if place == "%s" else text).split(_PLACE)
         return parts[0] + "".join(re.sub("1$", str(n), place) + part for n, part in enumerate(parts[1:], 1))
 
@@ -227,6 +227,8 @@ class _Session:
                     cursor.executemany(insert, values)
                     count += len(values)
                     digests = [sum(pair) for pair in zip(digests, _digests([values], singles), strict=True)]
+            if self.server is POSTGRES:
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # whose triggers may change rows, too
         return count, digests
 
 
