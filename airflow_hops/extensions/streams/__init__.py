@@ -1,4 +1,4 @@
-"""Kafka topics: as sources, as triggers, and for captured requests."""
+"""Kafka topics: as sources and as triggers."""
 
 from __future__ import annotations
 

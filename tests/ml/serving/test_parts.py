@@ -35,8 +35,8 @@ class TestRows(ServerPartContract):
         return ["--rows_metric=rows"]
 
 
-def test_unknown_scheme_names_registered_ones() -> None:
-    with pytest.raises(ValueError, match=r"is 'tape', expected one of .*kafka"):
+def test_unknown_scheme_is_named() -> None:
+    with pytest.raises(ValueError, match=r"is 'tape', expected"):
         open_sink("tape://robot", "")
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from airflow_hops.core.json_fields import JsonFields
 
 TOPIC_SCHEME = "kafka://"
-TYPES_HEADER = "hops-types"
-"""Header of a captured row's message, with the Arrow types of the members of its JSON object, separated by ``;``."""
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from airflow_hops.core.sources.sources import REJECTED_FOLDER, Source
 from airflow_hops.extensions.streams.core.ranges import check_stored
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX, Topic, kafka_library
-from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
+from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 from airflow_hops.extensions.streams.ml.message_types import Poison, signed
-from airflow_hops.extensions.streams.ml.message_values import Registry, decode_captured, decode_json
+from airflow_hops.extensions.streams.ml.message_values import Registry, decode_json
 from airflow_hops.ml.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers import scan
@@ -190,7 +190,7 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
 
 
 class _Values:
-    """Writes decoded records to files: the original JSON lines, or a Parquet file for each schema or list of types."""
+    """Writes decoded records to files: the original JSON lines, or a Parquet file for each schema."""
 
     def __init__(self, folder: Path, source: TopicSource, rejected: _Rejected) -> None:
         self._folder, self._source, self._rejected = folder, source, rejected
@@ -198,7 +198,7 @@ class _Values:
         has_registry = f"{REGISTRY_PREFIX}url" in options
         self._registry = Registry(options, source.format) if has_registry or source.format == "avro" else None
         self._lines: Any = None
-        self._rows: dict[object, tuple[list[tuple[dict[str, object], object]], pa.Schema]] = {}
+        self._rows: dict[bytes, tuple[list[tuple[dict[str, object], object]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
 
     def add(self, record: object) -> None:
@@ -212,13 +212,8 @@ class _Values:
         value = record.value()
         if value is None:
             raise Poison("no value (a tombstone)")
-        types = dict(record.headers() or ()).get(TYPES_HEADER)
-        key: Any = b""
-        if self._registry is None and types is not None:
-            fields, type_ = decode_captured(value, types)
-            key = types, *fields
-        elif self._registry is None:
-            type_, fields = None, decode_json(value)
+        if self._registry is None:
+            key, type_, fields = b"", None, decode_json(value)
         else:
             key, decode, type_ = self._registry.decoder(value)
             fields = decode(value)
@@ -296,7 +291,7 @@ class _Values:
                 self._write(rows, schema)
         if self._lines is not None and self._schemas:
             raise BadInput(
-                f"source {self._source.uri!r} has values in JSON, and others with types (Avro, captured); "
+                f"source {self._source.uri!r} has values in JSON, and others with types (Avro); "
                 "give its 'format', or a window with values of one kind"
             )
         # Columns of other versions of the schema are null.

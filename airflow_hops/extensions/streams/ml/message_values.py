@@ -6,24 +6,19 @@ of one schema have the same Arrow type.
 
 from __future__ import annotations
 
-import base64
 import io
 import uuid
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.times import parse_time
 from airflow_hops.extensions.streams.core.source import VALUE_FORMATS
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX
-from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
 from airflow_hops.extensions.streams.ml.message_types import (
-    UTC_TIME,
     Poison,
     avro_type,
     check_storable,
@@ -50,59 +45,6 @@ def decode_json(value: bytes) -> Fields:
     if not isinstance(fields, dict):
         raise Poison("not a JSON object")
     return fields
-
-
-def decode_captured(value: bytes, types: bytes) -> tuple[Fields, pa.DataType]:
-    """Returns the fields of a captured row and their type.
-
-    Args:
-        value: A JSON object.
-        types: The message's header with the types of its members.
-
-    Raises:
-        Poison: the value does not have these types.
-    """
-    fields = decode_json(value)
-    try:
-        type_ = _captured_type(types, *fields)
-        return {field.name: _from_json(fields[field.name], field.type) for field in type_}, type_
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Poison(f"not of the types in the header {TYPES_HEADER}") from error
-
-
-@cache
-def _captured_type(types: bytes, *names: str) -> pa.DataType:
-    type_ = pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
-    check_storable(type_)
-    return type_
-
-
-def _type_of_text(text: str) -> pa.DataType:
-    if text.startswith("list<item: "):
-        return pa.list_(_type_of_text(text.removeprefix("list<item: ")[:-1]))
-    return UTC_TIME if text == str(UTC_TIME) else pa.type_for_alias(text)
-
-
-def _from_json(value: Any, type_: pa.DataType) -> object:
-    if pa.types.is_list(type_):
-        value_type = type_.value_type
-        # NumPy converts many numbers at once, including strings such as "NaN".
-        return (
-            np.array(value, value_type.to_pandas_dtype())
-            if pa.types.is_floating(value_type)
-            else [_from_json(v, value_type) for v in value]
-        )
-    if pa.types.is_floating(type_):
-        return float(value)
-    if pa.types.is_timestamp(type_):
-        return parse_time(value)
-    if pa.types.is_binary(type_):
-        return base64.b64decode(value, validate=True)
-    # Arrow accepts a boolean as an integer.
-    expected = bool if pa.types.is_boolean(type_) else int if pa.types.is_integer(type_) else str
-    if value is not None and type(value) is not expected:
-        raise TypeError(f"{value!r} is not of type {type_}")
-    return value
 
 
 class Registry:

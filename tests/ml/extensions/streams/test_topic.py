@@ -26,7 +26,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges, recorded_ranges
 from airflow_hops.extensions.streams.core.topic import Topic
-from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
+from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 from airflow_hops.extensions.streams.ml.ingest import read_records
 from airflow_hops.ml.ingest import ingest_table
 from airflow_hops.ml.ingest.window import Window
@@ -118,19 +118,6 @@ def test_undecodable_record_is_rejected_with_offset_and_reason(mock_kafka: Broke
     assert [(row["partition"], row["offset"], row["value"]) for row in rejected] == [
         (2, n, values[n]) for n in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
-
-
-def test_captured_values_of_other_types_are_rejected(mock_kafka: Broker, tmp_path: Path) -> None:
-    values: list[Any] = [1, "1", True, 1.5, 2**63, None, "x" * 99]
-    producer = confluent_kafka.Producer(mock_kafka.config)
-    for types, value in [(b"int64", value) for value in values] + [(b"list<item: " * 5000, 1), (b"\xff", 1)]:
-        producer.produce("events", as_json(n=value), partition=0, headers=[(TYPES_HEADER, types)])
-    assert producer.flush(30) == 0
-    counts = ingest_all(tmp_path, source(mock_kafka))
-    assert pq.read_table(tmp_path / "t").sort_by("kafka_offset")["n"].to_pylist() == [1, None]
-    assert counts.rejected == {"not of the types in the header hops-types": 6, "a value of 'n' is not of type int64": 1}
-    rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
-    assert sorted(row["offset"] for row in rejected) == [1, 2, 3, 4, 6, 7, 8]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Captured requests in a topic."""
