@@ -16,7 +16,7 @@ from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.server import only_sink
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.answers import Captured, read_captured, read_labelled
-from airflow_hops.ml.rollout.labels import LabelledAnswers, compare_labels
+from airflow_hops.ml.rollout.labels import NOTHING, compare_labels
 from airflow_hops.ml.rollout.predictions import Answers, compare_predictions
 from airflow_hops.ml.step.context import StepContext
 
@@ -76,11 +76,10 @@ class ServedPair:
             read_labelled(captured, feedback, trained.label, trained.classes, self._common_classes, further, changes)
             for captured, trained in zip(self._captured(requests, self.canary.since), self._trained, strict=True)
         )
-        nothing, names = LabelledAnswers(np.empty(0), np.empty(0)), sorted(ours.keys() | theirs.keys())
+        names = sorted(ours.keys() | theirs.keys())
+        share = significance / max(1, len(names))
         return [
-            compare_labels(
-                ours.get(name, nothing), theirs.get(name, nothing), name, self.limits, significance / len(names)
-            )
+            compare_labels(ours.get(name, NOTHING), theirs.get(name, NOTHING), name, self.limits, share)
             for name in names
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,38 +34,35 @@ class LabelledAnswers:
         problem: Problem of the output. None if its name is unknown: it is a probability if all labels are 0 or 1 and
             all predictions between 0 and 1.
         unknown: Number of labels left out because they are not a class of both versions.
-        requests: [rows], number of each row's request; None if each row is a request.
-        steps: [rows], number of the step in which it was answered; None if all are of one step.
+        requests: [rows], number of each row's request.
+        steps: [rows], number of the step in which it was answered.
     """
 
     predictions: np.ndarray
     labels: np.ndarray
-    problem: Problem | None = None
-    unknown: int = 0
-    requests: np.ndarray | None = None
-    steps: np.ndarray | None = None
+    problem: Problem | None
+    unknown: int
+    requests: np.ndarray
+    steps: np.ndarray
 
     def only(self, rows: np.ndarray) -> LabelledAnswers:
         """Selects rows."""
-        requests, steps = (values if values is None else values[rows] for values in (self.requests, self.steps))
-        return replace(
-            self, predictions=self.predictions[rows], labels=self.labels[rows], requests=requests, steps=steps
-        )
+        columns = ("predictions", "labels", "requests", "steps")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+
+    def by_request(self, values: np.ndarray) -> np.ndarray:
+        """Sums values of the rows of each request."""
+        return np.bincount(np.unique(self.requests, return_inverse=True)[1], values)
+
+    @property
+    def steps_by_request(self) -> np.ndarray:
+        """[requests], number of the step."""
+        return self.steps[np.unique(self.requests, return_index=True)[1]]
 
     @property
     def finite(self) -> LabelledAnswers:
         """The rows whose predictions are finite; the mean loss of others is not defined."""
         return self.only(np.isfinite(self.predictions).all(axis=tuple(range(1, self.predictions.ndim))))
-
-    @property
-    def step_numbers(self) -> np.ndarray:
-        """Number of each row's step."""
-        return np.zeros(len(self.labels), np.int64) if self.steps is None else self.steps
-
-    @property
-    def units(self) -> np.ndarray:
-        """Number of each row's request."""
-        return np.arange(len(self.labels)) if self.requests is None else self.requests
 
     @property
     def is_binary(self) -> bool:
@@ -91,6 +89,9 @@ class LabelledAnswers:
         return float((chosen == self.labels).mean())
 
 
+NOTHING = LabelledAnswers(np.empty(0), np.empty(0), None, 0, np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def compare_labels(
     canary: LabelledAnswers, stable: LabelledAnswers, output: str, limits: Limits, significance: float
 ) -> CanaryFinding:
@@ -104,8 +105,8 @@ def compare_labels(
     read = canary.labels.size + stable.labels.size
     canary, stable = canary.finite, stable.finite
     not_finite = read - canary.labels.size - stable.labels.size
-    common = np.intersect1d(canary.step_numbers, stable.step_numbers)
-    ours_in, theirs_in = (rows.only(np.isin(rows.step_numbers, common)) for rows in (canary, stable))
+    common = np.intersect1d(canary.steps, stable.steps)
+    ours_in, theirs_in = (rows.only(np.isin(rows.steps, common)) for rows in (canary, stable))
     unknown = canary.unknown + stable.unknown
     left_out = f"; {unknown} labels are not a class that both versions know, and are left out" if unknown else ""
     left_out += f"; rows left out because their prediction is NaN or infinite: {not_finite}" if not_finite else ""
@@ -122,7 +123,7 @@ def compare_labels(
     p_value = welch_greater(mine, others)
     if p_value <= significance:
         draws = min(math.ceil(4 / significance), _MOST_DRAWS)
-        chance = permutation_greater(mine, others, draws)
+        chance = permutation_greater(mine, canary.steps_by_request, others, stable.steps_by_request, draws)
         p_value = max(p_value, chance if chance > 4 / draws else 0.0)
     loss = "log loss" if classes else "mean absolute error"
     numbers: dict[str, Any] = {
@@ -149,78 +150,50 @@ def compare_labels(
         f"{loss} of {output!r} is {ours.mean():.4g} on {ours.size} labelled rows in {mine.size} requests, "
         f"{theirs.mean():.4g} on {theirs.size} in {others.size} at the stable version (p = {p_value:.2g}){left_out}"
     )
-    beyond = mine.mean > others.mean
+    beyond = bool(mine.mean() > others.mean())
     return CanaryFinding("labels", verdict_of(beyond, p_value <= significance), text, numbers)
-
-
-@dataclass(frozen=True)
-class Excess:
-    """Excess of each request's loss over the mean loss of both versions in its step.
-
-    Attributes:
-        values: [requests], the sum over the request's rows.
-        steps: [requests], the number of its step.
-        rows: Number of all rows.
-    """
-
-    values: np.ndarray
-    steps: np.ndarray
-    rows: int
-
-    @property
-    def size(self) -> int:
-        """Number of requests."""
-        return len(self.values)
-
-    @property
-    def mean(self) -> float:
-        """Mean of the rows."""
-        return float(self.values.sum() / self.rows)
-
-    @property
-    def variance(self) -> float:
-        """Variance of the mean, by request; infinite for a single one."""
-        if self.size < 2:
-            return math.inf
-        return float(self.values.var(ddof=1) * self.size / self.rows**2)
 
 
 def excess_by_request(
     canary: LabelledAnswers, ours: np.ndarray, stable: LabelledAnswers, theirs: np.ndarray
-) -> tuple[Excess, Excess]:
-    """Returns the excess of the losses ``ours`` and ``theirs`` of two versions' rows."""
-    steps = np.concatenate([canary.step_numbers, stable.step_numbers])
-    losses = np.concatenate([ours, theirs])
-    step_numbers = np.unique(steps, return_inverse=True)[1]
-    losses = losses - (np.bincount(step_numbers, losses) / np.bincount(step_numbers))[step_numbers]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns by how much each request's loss exceeds that of as many mean rows of both versions in its step.
 
-    def of(rows: LabelledAnswers, values: np.ndarray) -> Excess:
-        _, first, requests = np.unique(rows.units, return_index=True, return_inverse=True)
-        return Excess(np.bincount(requests, values), rows.step_numbers[first], len(values))
-
-    return of(canary, losses[: len(ours)]), of(stable, losses[len(ours) :])
-
-
-def welch_greater(first: Excess, second: Excess) -> float:
-    """P-value of the hypothesis that the first mean is at most the second (Welch's test)."""
-    variance = first.variance + second.variance
-    if not 0 < variance < math.inf:
-        return float(first.mean <= second.mean or variance == math.inf)
-    freedom = variance**2 / sum(each.variance**2 / (each.size - 1) for each in (first, second))
-    return float(stats.t.sf((first.mean - second.mean) / math.sqrt(variance), freedom))
+    Args:
+        canary: Rows of the canary.
+        ours: Their losses.
+        stable: Rows of the stable version.
+        theirs: Their losses.
+    """
+    steps, losses = np.concatenate([canary.steps, stable.steps]), np.concatenate([ours, theirs])
+    steps = np.unique(steps, return_inverse=True)[1]
+    losses = losses - (np.bincount(steps, losses) / np.bincount(steps))[steps]
+    return canary.by_request(losses[: len(ours)]), stable.by_request(losses[len(ours) :])
 
 
-def permutation_greater(first: Excess, second: Excess, draws: int) -> float:
-    """P-value of the hypothesis that requests were assigned to the versions regardless of their loss.
+def welch_greater(first: np.ndarray, second: np.ndarray) -> float:
+    """P-value of the hypothesis that the first mean is at most the second (Welch's test); 1 for a single value."""
+    if min(len(first), len(second)) < 2:
+        return 1.0
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # values that are all the same
+        p_value = float(stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue)
+    return p_value if math.isfinite(p_value) else float(first.mean() <= second.mean())
+
+
+def permutation_greater(
+    first: np.ndarray, first_steps: np.ndarray, second: np.ndarray, second_steps: np.ndarray, draws: int
+) -> float:
+    """P-value of the hypothesis that requests were assigned to the versions regardless of their values.
 
     The sum of the first's values is compared with those of random assignments within each step. The test is exact with
     any number of draws, which are always the same. Values are rounded to the mean of their bin, so that the number of
     requests does not matter. Source: Phipson, B. and Smyth, G. K. (2010), Permutation p-values should never be zero.
     """
     random, observed, sums = np.random.default_rng(0), 0.0, np.zeros(draws)
-    for step in np.unique(first.steps):
-        ours, theirs = (each.values[each.steps == step] for each in (first, second))
-        pooled = np.concatenate([ours, theirs])
+    for step in np.unique(first_steps):
+        ours = first[first_steps == step]
+        pooled = np.concatenate([ours, second[second_steps == step]])
         edges = np.concatenate(
             [np.quantile(pooled, np.linspace(0, 1, _BINS // 2)), np.linspace(pooled.min(), pooled.max(), _BINS // 2)]
         )

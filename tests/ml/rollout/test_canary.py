@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from airflow_hops.core.artifacts.target import Problem
 from airflow_hops.core.rollout.counts import Counts, Histogram, snapshot_of
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.rollout.progress import Progress
@@ -27,10 +28,8 @@ from airflow_hops.ml.rollout.comparisons import (
     quantile_bound_rank,
 )
 from airflow_hops.ml.rollout.labels import (
-    Excess,
     LabelledAnswers,
     compare_labels,
-    excess_by_request,
     permutation_greater,
     welch_greater,
 )
@@ -87,22 +86,23 @@ def test_tests_and_bounds_give_worked_values() -> None:
     assert [welch(NORMAL[:1], NORMAL), welch([0.3] * 9, [0.2] * 9), welch([0.2] * 9, [0.2] * 9)] == [1, 0, 1]
     # Of C(10, 5) = 252 assignments, one gives the five greatest values to the first; of C(9, 3) = 84, C(5, 3) = 10 give
     # it the 7 alone, and one only some other value.
-    few = excess(np.arange(5.0) + 10, np.arange(5.0))
-    assert permutation_greater(few[0], few[1], 100_000) == pytest.approx(1 / 252, rel=0.15)
+    five, step = np.arange(5.0), np.zeros(5, int)
+    assert permutation_greater(five + 10, step, five, step, 100_000) == pytest.approx(1 / 252, rel=0.15)
     once, again = np.full((3, 1), 7.0), np.array([[7.0], [7.0], [8.0], [8.0], [8.0], [9.0]])
     assert chance_of_equal_answers(once, np.arange(3), again, np.arange(6)) == pytest.approx(11 / 84)
     assert chance_of_equal_answers(once, np.zeros(3, int), again, np.arange(6)) == 1, "rows of one request"
 
 
-def excess(first: Any, second: Any) -> tuple[Excess, Excess]:
-    """Of requests of one row, whose mean is the same in the test whatever the labels."""
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    rows = [LabelledAnswers(values, values) for values in (first, second)]
-    return excess_by_request(rows[0], first, rows[1], second)
+def labelled(
+    predictions: Any, labels: Any, problem: Problem | None = None, unknown: int = 0, requests: Any = None
+) -> LabelledAnswers:
+    """Rows of one step, by default each of a request of its own."""
+    numbers = np.arange(len(labels)) if requests is None else requests
+    return LabelledAnswers(predictions, labels, problem, unknown, numbers, np.zeros(len(labels), int))
 
 
 def welch(first: Any, second: Any) -> float:
-    return welch_greater(*excess(first, second))
+    return welch_greater(np.asarray(first), np.asarray(second))
 
 
 def each(values: Any) -> Answers:
@@ -240,27 +240,25 @@ def test_prediction_distance_counts_only_with_a_tolerance() -> None:
 def test_labels_reveal_worse_predictions() -> None:
     labels = (_random.random(4000) < 0.3).astype(float)
     good = np.where(labels == 1, 0.6, 0.15) + _random.uniform(-0.1, 0.1, 4000)
-    stable = LabelledAnswers(good[2000:], labels[2000:])
+    stable = labelled(good[2000:], labels[2000:])
     same, worse, few = (
         compare_labels(canary, stable, "late", **GIVEN)
         for canary in (
-            LabelledAnswers(good[:2000], labels[:2000]),
-            LabelledAnswers(1 - good[:2000], labels[:2000]),
-            LabelledAnswers(good[:40], labels[:40]),
+            labelled(good[:2000], labels[:2000]),
+            labelled(1 - good[:2000], labels[:2000]),
+            labelled(good[:40], labels[:40]),
         )
     )
     assert same.verdict == "ok"
     assert same.numbers["canary_auc"] > 0.9
-    ones = LabelledAnswers(good[:300], np.ones(300))
+    ones = labelled(good[:300], np.ones(300))
     assert compare_labels(ones, stable, "late", **GIVEN).numbers["canary_auc"] is None
     assert worse.verdict == "bad"
     assert worse.numbers["loss"] == "log loss"
     assert worse.numbers["canary_loss"] > same.numbers["canary_loss"]
     assert few.verdict == "not_judged"
     assert "40 labelled rows of the canary" in few.text
-    delays = compare_labels(
-        LabelledAnswers(NORMAL + 1, NORMAL), LabelledAnswers(NORMAL + 0.5, NORMAL), "delay", **GIVEN
-    )
+    delays = compare_labels(labelled(NORMAL + 1, NORMAL), labelled(NORMAL + 0.5, NORMAL), "delay", **GIVEN)
     assert delays.verdict == "bad"
     assert delays.numbers["loss"] == "mean absolute error"
     assert delays.numbers["canary_loss"] == pytest.approx(1.0)
@@ -336,13 +334,13 @@ def test_delayed_further_label_does_not_count_for_the_first(name: str) -> None:
 def test_labels_reveal_worse_classification() -> None:
     labels = _random.integers(0, 3, 600)
     good = np.full((600, 3), 0.1) + 0.7 * np.eye(3)[labels]
-    stable = LabelledAnswers(good[300:], labels[300:], "multiclass")
-    worse = compare_labels(LabelledAnswers(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
+    stable = labelled(good[300:], labels[300:], "multiclass")
+    worse = compare_labels(labelled(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
     assert (worse.verdict, worse.numbers["loss"], worse.numbers["stable_accuracy"]) == ("bad", "log loss", 1.0)
     assert worse.numbers["stable_loss"] == pytest.approx(-np.log(0.8))
     assert "7 labels are not a class that both versions know, and are left out" in worse.text
     # All labels are 0 or 1 and all predictions in between: a regression all the same.
-    zeros = LabelledAnswers(np.full(300, 0.5), labels[:300] % 2, "regression")
+    zeros = labelled(np.full(300, 0.5), labels[:300] % 2, "regression")
     assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"
 
 
@@ -351,12 +349,12 @@ def test_labels_reveal_worse_canary_despite_nan(problem: Any) -> None:
     labels = _random.integers(0, 2, 600)
     good = np.where(labels == 1, 0.9, 0.1)
     shape: Any = (lambda p: np.stack([1 - p, p], axis=1)) if problem == "multiclass" else lambda p: p
-    stable = LabelledAnswers(shape(np.append(good[300:-1], np.nan)), labels[300:], problem)
-    worse = compare_labels(LabelledAnswers(shape(1 - good[:300]), labels[:300], problem), stable, "late", **GIVEN)
+    stable = labelled(shape(np.append(good[300:-1], np.nan)), labels[300:], problem)
+    worse = compare_labels(labelled(shape(1 - good[:300]), labels[:300], problem), stable, "late", **GIVEN)
     assert (worse.verdict, worse.numbers["stable_rows"]) == ("bad", 299)
     assert "left out because their prediction is NaN or infinite: 1" in worse.text
     json.dumps(worse.to_dict(), allow_nan=False)  # as the artifact is written
-    nothing = compare_labels(LabelledAnswers(np.empty(0), np.empty(0)), stable, "late", **GIVEN)
+    nothing = compare_labels(labelled(np.empty(0), np.empty(0)), stable, "late", **GIVEN)
     assert "0 labelled rows of the canary, 299 of the stable version" in nothing.text
 
 
@@ -453,17 +451,17 @@ def test_labels_are_compared_within_steps_and_by_request() -> None:
     steps, others = np.repeat([0, 1, 2], [10, 500, 300]), np.repeat([0, 1, 3], [900, 500, 50])
     hard, theirs = np.where(steps == 1, 0.5, 0.05), np.where(others == 1, 0.5, 0.05)
     labels, other_labels = (_random.random(len(values)) < values for values in (hard, theirs))
-    stable = LabelledAnswers(theirs, other_labels.astype(float), "binary", steps=others)
-    ours = LabelledAnswers(hard, labels.astype(float), "binary", steps=steps)
+    stable = labelled(theirs, other_labels.astype(float), "binary")
+    ours = labelled(hard, labels.astype(float), "binary")
+    assert compare_labels(ours, stable, "late", **GIVEN).verdict == "bad", "as if all were of one step"
+    ours, stable = replace(ours, steps=steps), replace(stable, steps=others)
     result = compare_labels(ours, stable, "late", **GIVEN)
     assert result.verdict == "ok" and result.numbers["canary_rows"] == 510, "no labels of the stable version in step 2"
-    pooled = compare_labels(replace(ours, steps=None), replace(stable, steps=None), "late", **GIVEN)
-    assert pooled.verdict == "bad"
     worse = replace(ours, predictions=np.where(labels, 0.01, ours.predictions))
     assert compare_labels(worse, stable, "late", **GIVEN).verdict == "bad"
     one = replace(worse, requests=np.zeros(810, int), steps=np.ones(810, int))
     assert compare_labels(one, stable, "late", **GIVEN).verdict == "doubt", "all rows are of one request"
     dates = [datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (1, 3)]
     read = read_labelled(captured(probability=[0.5] * 5), feedback([0, 1] * 2 + [0]), "late", steps=dates)
-    assert read["probability"].step_numbers.tolist() == [0, 1, 1, 2, 2]
-    assert len(set(read["probability"].units.tolist())) == 5
+    assert read["probability"].steps.tolist() == [0, 1, 1, 2, 2]
+    assert len(set(read["probability"].requests.tolist())) == 5
