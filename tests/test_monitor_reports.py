@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.monitor_reports import KEPT, listed_reports, note_report, read_report
 
 
@@ -33,3 +37,13 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any
     note("other", "r0", "2013-06-01")
     dags = [dag_id for dag_id, _ in listed(2)]
     assert (dags.count("other"), dags.count("monitoring")) == (KEPT, 2), "what others do takes nothing away"
+
+
+@pytest.mark.parametrize("name", ["own/20130601T000000.000000Z@x@0.json", "20130601T000000.000000Z@x@own@0.json"])
+def test_report_of_another_dag_is_not_shown_as_ones_own(store: Any, name: str) -> None:
+    """Who may read a DAG may read its reports; a file that names an artifact of another DAG would show that."""
+    report = {"uri": store.uri("secret", "r", "skew", "skew"), "kind": "skew", "fingerprint": "f", "at": "2013"}
+    store.write_text(f"{store.internal('_state', 'monitored', 'm', '2', 'skew')}/{name}", json.dumps(report))
+    assert listed_reports(store, "m", 2, "skew") == [("own", name)]
+    with pytest.raises(BadInput, match="names an artifact of another DAG; remove it"):
+        read_report(store, "m", 2, "skew", name)

@@ -28,7 +28,7 @@ from airflow_hops.core.retraining.conditions import (
     RolloutRunning,
 )
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.retraining.decisions import claim_request, cost_of, found_no_new_rows, note_no_new_rows
+from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, cost_of, found_no_new_rows, note_no_new_rows
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.retraining.situation import Situation
@@ -333,6 +333,17 @@ def test_cost_of_a_request_is_that_of_the_runs_that_claimed_it(tmp_path: Path) -
             writer.cost = lambda core_s=core_s, gpu_s=gpu_s: {"core_s": core_s, "gpu_s": gpu_s}
             writer.commit()
     assert cost_of(store, "cause") == (5.0, 50.0) and cost_of(store, "other") == (0.0, 0.0)
+
+
+def test_newest_decisions_are_those_of_the_run_and_the_one_before(tmp_path: Path) -> None:
+    """A cleared task decides from what was known before its run, and repeats its own requests."""
+    store = ArtifactStore(str(tmp_path))
+    for run_id in ("r1", "r2", "r3", "r3"):
+        log = DecisionLog(store, Producer("monitoring", run_id, "ask"))
+        log.append(log.names(), RetrainingDecision("2026-11-29T00:00:00+00:00", "data", "refused", "", run_id, ""))
+    assert [each.decision.reason for each in log.newest(log.names())] == ["r3", "r3", "r2"]
+    other = DecisionLog(store, Producer("monitoring", "r4", "ask"))
+    assert [each.decision.reason for each in other.newest(other.names())] == ["r3"]
 
 
 def test_only_the_run_that_claimed_a_request_says_that_it_found_no_new_rows(tmp_path: Path) -> None:

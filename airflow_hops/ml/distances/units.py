@@ -179,18 +179,11 @@ def possible_change(reference: Numbers, current: Numbers, name: str = "", unit: 
 @cache
 def _known_conversions(name: str, unit: str) -> tuple[Conversion, ...]:
     """Returns the conversions by a factor alone: far ones, and those of the named quantity, or without one, of all."""
-    found = {}
-    for each in conversions_of(name, unit):
-        if each.factor > 0 and not each.shift and (each.is_named or each.name.split(",")[0] in _FAR):
-            found[each.factor] = replace(each, width=np.inf)
-    if not any(each.is_named for each in found.values()):
-        for _, units in _UNITS.values():
-            for one, size in units.items():
-                for other, other_size in units.items():
-                    conversion = Conversion(f"{_label(one)} to {_label(other)}", size / other_size, width=np.inf)
-                    if one != other:
-                        found.setdefault(conversion.factor, conversion)
-    return tuple(found.values())
+    candidates = conversions_of(name, unit)
+    far = [each for each in candidates if each.name.partition(",")[0] in _FAR]
+    named = [each for each in candidates if each.is_named and not each.shift]
+    known = {each.factor: each for each in (*(named or _of_units(set(), "", only_odd=False)), *far)}
+    return tuple(replace(each, width=np.inf) for each in known.values())
 
 
 @cache
@@ -225,7 +218,8 @@ def _label(aliases: str) -> str:
     return "nautical mile" if aliases.startswith("nautical") else aliases.split()[0]
 
 
-def _of_units(words: set[str], unit: str) -> Iterator[Conversion]:
+def _of_units(words: set[str], unit: str, *, only_odd: bool = True) -> Iterator[Conversion]:
+    """Yields conversions of named quantities, and of others, only those by odd factors unless ``only_odd`` is false."""
     for quantity, units in _UNITS.values():
         of_quantity = bool(words & set(quantity.split()))
         named = _named(units, words, unit, of_quantity=of_quantity)
@@ -235,7 +229,7 @@ def _of_units(words: set[str], unit: str) -> Iterator[Conversion]:
                 is_far = abs(np.log(factor)) >= np.log(_FARNESS)
                 is_named = one in named if named else of_quantity
                 is_round = _is_whole(10 * factor) or _is_whole(10 / factor)  # prices grow by 3.6, too
-                if one != other and (is_named or not is_round):
+                if one != other and (is_named or not is_round or not only_odd):
                     width = _BY_ANY if is_far else _BY_UNIT if named else _BY_QUANTITY
                     name = f"{_label(one)} to {_label(other)}"
                     yield Conversion(name, factor, 0.0, width if is_named else 0.0, is_named, one in named)
