@@ -28,7 +28,13 @@ from airflow_hops.core.retraining.conditions import (
     RolloutRunning,
 )
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, cost_of, found_no_new_rows, note_no_new_rows
+from airflow_hops.core.retraining.decisions import (
+    DecisionLog,
+    claim_request,
+    cost_of,
+    found_no_new_rows,
+    note_no_new_rows,
+)
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.retraining.situation import Situation
