@@ -174,18 +174,18 @@ def check_history(draw: random.Random, database: Database, folder: Path, writes:
             model[batch] = sorted(values, key=repr)
         elif not odd:
             assert set(names) & set(database.refusing.get(client, ())), context
-        found = dict[str, int]()
+        counts = dict[str, int]()
         for (each,) in database.execute("SELECT hops_batch FROM kept"):
-            found[each] = found.get(each, 0) + 1
-        assert found == {name: len(rows) for name, rows in model.items() if rows}, context
+            counts[each] = counts.get(each, 0) + 1
+        assert counts == {name: len(rows) for name, rows in model.items() if rows}, context
         reader = draw.choice([*database.hooks.values()])
         with contextlib.suppress(BadInput):  # such as FLOAT of MariaDB
             table = read(reader, "SELECT * FROM kept", folder / f"rows{number}")
-            there = dict[str, list[tuple[object, ...]]]()
+            read_rows = dict[str, list[tuple[object, ...]]]()
             for row in table.to_pylist():
                 values = tuple(exact(row[name], kind) for name, kind in kinds.items())
-                there.setdefault(row["hops_batch"], []).append(values)
-            assert {name: sorted(rows, key=repr) for name, rows in there.items()} == {
+                read_rows.setdefault(row["hops_batch"], []).append(values)
+            assert {name: sorted(rows, key=repr) for name, rows in read_rows.items()} == {
                 name: rows for name, rows in model.items() if rows
             }, context
 
