@@ -182,10 +182,11 @@ def read_entries(
             try:
                 yield events.entry(pair)
             except Unusable as error:
+                is_counted = pair.number == plan.number
                 if pair.waits:
-                    is_counted = taking is not None and taking.wait(pair.events)
-                else:
-                    is_counted = pair.number == plan.number
+                    reason = taking.wait(pair.events[0]) if taking is not None else None
+                    is_counted = reason is not None
+                    error = Unusable(reason, is_fault=False) if reason else error
                 left_out.add(error, 1 if is_counted else 0)
 
 

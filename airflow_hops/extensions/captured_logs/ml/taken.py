@@ -1,6 +1,6 @@
 """Decides which entries of a log a window takes, by the digests of those that windows have taken.
 
-An entry takes 24 bytes of memory and of the store, so that a window can be compared with ten millions of them.
+An entry takes 24 bytes of memory, about 60 while files are merged, so that a window can be compared with ten millions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Entries:
     def __init__(self, files: Iterable[bytes] = ()) -> None:
         self._recent: dict[bytes, int] = {}  # sorted into the arrays once they are many
         self._ids, self._contents = np.empty(0, "S16"), np.empty(0, "<u8")
-        self._merge([np.load(io.BytesIO(file), allow_pickle=False) for file in files])
+        self._merge(np.load(io.BytesIO(file), allow_pickle=False) for file in files)
 
     def __len__(self) -> int:
         return len(self._ids) + len(self._recent)
@@ -65,11 +65,13 @@ class Entries:
         np.save(sink, table, allow_pickle=False)
         return sink.getvalue()
 
-    def _merge(self, tables: Sequence[np.ndarray[Any, Any]]) -> None:
-        tables = [*tables, np.array(list(self._recent.items()), _ENTRY)]
+    def _merge(self, tables: Iterable[np.ndarray[Any, Any]]) -> None:
+        columns = [(table["id"].copy(), table["content"].copy()) for table in tables]
+        recent = np.array(list(self._recent.items()), _ENTRY)
         self._recent.clear()
-        ids = np.concatenate([self._ids, *(table["id"] for table in tables)])
-        contents = np.concatenate([self._contents, *(table["content"] for table in tables)])
+        columns += [(self._ids, self._contents), (recent["id"], recent["content"])]
+        ids, contents = (np.concatenate(each) for each in zip(*columns, strict=True))
+        del columns
         order = np.argsort(ids, kind="stable")  # merges what is sorted
         self._ids, self._contents = ids[order], contents[order]
 
@@ -129,17 +131,21 @@ class Taking:
         reason = TWICE if content in (before, own) else OTHER
         return reason if own is not None or self.is_new(entry.parts) else None
 
-    def wait(self, events: Sequence[LogEntry]) -> bool:
-        """Leaves an event that waits for another one; returns whether it has waited for long enough."""
-        is_over = False
-        for event in events:
-            if self._before.get(key := _key(event)) is not None or self._own.get(key) is not None:
-                continue  # its pair was taken, and the other part is not read again
-            if self.plan.expires is None or event.at_us >= self.plan.expires:
-                self.leave(event)
-            else:
-                is_over |= self.is_new(event.parts) or self.plan.oldest is None or event.at_us >= self.plan.oldest
-        return is_over
+    def wait(self, event: LogEntry) -> str | None:
+        """Judges an event that waits for another one.
+
+        Returns:
+            None if it is left, or its pair was taken; ``""`` if it has waited for long enough; or why it is left out.
+        """
+        if self._before.get(key := _key(event)) is not None or self._own.get(key) is not None:
+            return None  # the part with its other one is not read again
+        reason = self.plan.judge(event.at_us, [self.plan.parts[part] for part in event.parts])
+        if reason:
+            return reason if self.is_new(event.parts) else None
+        if self.plan.expires is not None and event.at_us < self.plan.expires:
+            return ""
+        self.leave(event)
+        return None
 
     def is_new(self, parts: Sequence[int]) -> bool:
         """Returns whether something is in a part that no taken window has read, so that this one counts it."""
@@ -189,19 +195,18 @@ class Taking:
         return ""
 
     def _read(self, numbers: Iterable[int]) -> Entries:
-        if self._records is None:
-            return Entries()
-        files = list[bytes]()
-        for number in numbers:
-            uri = self._records.uri(f"{number}.npy")
-            try:
-                files.append(self._records.store.files.read(uri))
-            except FileNotFoundError:
-                raise BadInput(
-                    f"{uri}: the file with the entries that a window has taken was removed, so that this window could "
-                    "take some of them again; restore it, or remove its folder to begin again"
-                ) from None
-        return Entries(files)
+        return Entries(self._file(number) for number in numbers if self._records is not None)
+
+    def _file(self, number: int) -> bytes:
+        assert self._records is not None
+        uri = self._records.uri(f"{number}.npy")
+        try:
+            return self._records.store.files.read(uri)
+        except FileNotFoundError:
+            raise BadInput(
+                f"{uri}: the file with the entries that a window has taken was removed, so that this window could take "
+                "some of them again; restore it, or remove its folder to begin again"
+            ) from None
 
 
 def _with(times: tuple[int, int] | None, at_us: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 The model: entries are delivered to ``app.jsonl`` in the hour of their time or later, some several times; files are
 rotated, compressed, moved, joined, compacted and copied, without a loss; runs are killed, never started, cleared, run
-late, or at the same time.
+late, or at the same time. Of KServe, requests and responses are delivered apart.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,12 @@ from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.step.context import made_current
 from tests.ml.extensions.captured_logs import logs
+from tests.ml.extensions.captured_logs.test_empty_windows import events_of
 from tests.ml.extensions.captured_logs.test_windows import HOUR_S, LOOKBACK, entry, hourly, window
 
 HOURS = 4
+KINDS = ("rotate", "copytruncate", "compress", "move", "rename", "join", "copy", "touch", "compact")
+"""What tools do to files."""
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Files:
 
     rng: random.Random
     folder: Path
+    kinds: Sequence[str] = KINDS
     names: int = 0
 
     def deliver(self, line: dict[str, Any]) -> None:
@@ -49,9 +54,7 @@ class Files:
         done = [path for path in files if path.name != "app.jsonl"]
         lines = [path for path in done if path.suffix not in (".gz", ".parquet")]
         live = self.folder / "app.jsonl"
-        kind = self.rng.choice(
-            ["rotate", "copytruncate", "compress", "move", "rename", "join", "compact", "copy", "touch"]
-        )
+        kind = self.rng.choice(self.kinds)
         self.names += 1
         new = self.folder / f"app.jsonl.{self.names}"
         if kind == "rotate" and live.exists():
@@ -145,16 +148,21 @@ def simulate(seed: int, make_context: Any, folder: Path) -> Counter[str]:
     rng = random.Random(seed)
     for name in ("log", f"snapshots-{seed}"):
         (folder / name).mkdir()
-    files = Files(rng, folder / "log")
-    runs = Runs(make_context, folder / f"snapshots-{seed}", hourly(folder / "log"))
+    source, kinds, of_kserve = hourly(folder / "log"), KINDS, rng.random() < 0.25
+    if of_kserve:  # its events do not survive the compaction, whose columns are those of all events
+        options = {"layout": "kserve", "versions": {"1": 1}, "lookback": LOOKBACK}
+        source, kinds = CapturedSource(str(folder / "log"), model="m", **options), KINDS[:-1]
+    files = Files(rng, folder / "log", kinds)
+    runs = Runs(make_context, folder / f"snapshots-{seed}", source)
     events = Counter[str]()
     late: dict[int, list[dict[str, Any]]] = {}
     entries = [entry(number, rng.uniform(-0.2, HOURS) * HOUR_S) for number in range(rng.randint(5, 15))]
     honest = [each for each in entries if each["t"] >= entry(0, 0)["t"]]
     for each in entries:
         hour = max(0, int((each["t"] - entry(0, 0)["t"]) // HOUR_S))
-        for _ in range(rng.choice([1, 1, 1, 2, 3])):
-            late.setdefault(hour + rng.choice([-1, 0, 0, 0, 1, 2]), []).append(each)
+        for line in events_of([each]) if of_kserve else [each]:
+            for _ in range(rng.choice([1, 1, 1, 2, 3])):
+                late.setdefault(hour + rng.choice([-1, 0, 0, 0, 1, 2]), []).append(line)
     missed = set[int]()
     for hour in range(-1, HOURS + LOOKBACK + 1):
         for each in rng.sample(lines := late.get(hour, []), len(lines)):
