@@ -323,7 +323,8 @@ def _drifts(user: GetUserDep, comparisons: list[ReturnedArtifact], key: str) -> 
     """Returns the findings that name a segment, oldest first, without those of deleted comparisons."""
     drifts = []
     for each in reversed(comparisons):
-        if key not in FleetSkewProperties.of(each.artifact).segments:
+        properties = FleetSkewProperties.of(each.artifact)
+        if key not in (*properties.segments, *properties.silent):
             continue
         try:
             artifact = open_returned(user, each)

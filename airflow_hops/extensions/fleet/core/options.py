@@ -90,6 +90,7 @@ class FleetSkewProperties(Properties):
         segments: Keys of the drifted segments, those of drifted groups included.
         groups: Findings about whole groups, such as ``region=North: price``.
         tests: Number of tests.
+        silent: Keys of segments without captured rows, of which enough to test were expected.
     """
 
     model_name: str = ""
@@ -98,3 +99,4 @@ class FleetSkewProperties(Properties):
     segments: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     tests: int = 0
+    silent: tuple[str, ...] = ()

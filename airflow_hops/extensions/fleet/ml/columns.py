@@ -171,20 +171,25 @@ class TrainingRows:
         matrix: Encoded features, float64 ``[rows, width]``.
         labels: Class numbers or values, float64 ``[rows]``.
         weights: Weights, float64 ``[rows]``.
-        folds: Number of the fifth of the rows that each is in, by its hash, ``[rows]``.
+        hashes: Equal for copies of a row, ``[rows]``.
     """
 
     matrix: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
-    folds: np.ndarray
+    hashes: np.ndarray
+
+    @property
+    def folds(self) -> np.ndarray:
+        """Number of the fifth of the rows that each is in, by its hash, ``[rows]``."""
+        return (self.hashes % FOLDS).astype(int)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def where(self, chosen: np.ndarray) -> TrainingRows:
         """Returns some of the rows, by a mask or their numbers."""
-        return TrainingRows(self.matrix[chosen], self.labels[chosen], self.weights[chosen], self.folds[chosen])
+        return TrainingRows(self.matrix[chosen], self.labels[chosen], self.weights[chosen], self.hashes[chosen])
 
 
 def training_rows(table: pa.Table, columns: Columns, encoding: Encoding) -> TrainingRows:
@@ -196,8 +201,7 @@ def training_rows(table: pa.Table, columns: Columns, encoding: Encoding) -> Trai
         name: table[name].combine_chunks() if columns.types[name] == "string" else served_floats(table[name])
         for name in columns.features
     }
-    folds = (table[HASH].to_numpy() % FOLDS).astype(int)
-    return TrainingRows(encoding.encode(features), floats(table[columns.label]), weights, folds)
+    return TrainingRows(encoding.encode(features), floats(table[columns.label]), weights, table[HASH].to_numpy())
 
 
 def row_hashes(table: pa.Table) -> np.ndarray:

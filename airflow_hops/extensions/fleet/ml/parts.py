@@ -46,10 +46,14 @@ Choose = Callable[[pa.Schema], Columns]
 
 @dataclass(frozen=True)
 class PartRows:
-    """Rows of a part by split, and the keys of segments of rejected ones by reason."""
+    """Rows of a part by split, and the keys of segments of rejected ones by reason.
+
+    ``unusable`` is why none of its rows can be used; all are rejected then.
+    """
 
     splits: Mapping[str, pa.Table]
     rejected: Mapping[str, pa.ChunkedArray]
+    unusable: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def example_parts(store: ArtifactStore, examples: Artifact, key: str) -> list[Pa
     ]
 
 
-def source_parts(source: SegmentSource, key: str) -> tuple[list[Part], tuple[SourceFile, ...]]:
+def source_parts(source: SegmentSource, segment: str, key: str) -> tuple[list[Part], tuple[SourceFile, ...]]:
     """Divides the files of a source into parts, each file one, and large ones of Parquet by row groups.
 
     Returns:
@@ -98,7 +102,7 @@ def source_parts(source: SegmentSource, key: str) -> tuple[list[Part], tuple[Sou
             path = file.path.removeprefix(root)
             for groups in _row_groups(fs, file, plain):
                 name = _name(key, path, digest, groups)
-                parts.append(Part(name, file.name, partial(_read_source, plain, fs, file, groups)))
+                parts.append(Part(name, file.name, partial(_read_source, plain, segment, fs, file, groups)))
     return parts, files
 
 
@@ -127,7 +131,12 @@ def _read_examples(split: str, file: Path, groups: Sequence[int], choose: Choose
 
 
 def _read_source(
-    source: SegmentSource, fs: Any, file: SourceFile, groups: tuple[range, int] | None, choose: Choose
+    source: SegmentSource,
+    segment: str,
+    fs: Any,
+    file: SourceFile,
+    groups: tuple[range, int] | None,
+    choose: Choose,
 ) -> PartRows:
     try:
         raw = identify(fs, file, source)
@@ -141,8 +150,20 @@ def _read_source(
         table = _table(raw, unify({file.name: infer_types(raw)}, of_text=raw.is_text))
     if not len(table):  # such as a header alone, which has no types
         return PartRows({}, {})
-    segment = choose(table.schema).segment
-    _check_columns(source, file.name, table.schema)
+    for number, field in enumerate(table.schema):
+        if field.type in (pa.null(), pa.string()) and table.column(number).null_count == len(table):  # of no known type
+            is_number = field.name == source.weight or (field.name == source.label and not source.classes)
+            empty = pa.nulls(len(table), pa.float64() if is_number else pa.string())
+            table = table.set_column(number, field.name, empty)
+    try:
+        choose(table.schema)
+        _check_columns(source, file.name, table.schema)
+    except BadInput as error:  # of this file alone, perhaps: only its segments fail then
+        position = table.schema.get_field_index(segment)
+        if position < 0 or not (pa.types.is_string(kind := table.schema.types[position]) or pa.types.is_integer(kind)):
+            raise
+        reason = f"{file.name.rpartition('/')[2]}: {str(error).removeprefix(f'{file.name}: ')}"
+        return PartRows({}, {reason: table[segment].cast(pa.string())}, reason)
     classifier = Classifier(source.options, table.schema, None, {})
     batches = [classifier.classify(batch) for batch in table.combine_chunks().to_batches()]
     rows = pa.Table.from_batches(batches, classifier.output)

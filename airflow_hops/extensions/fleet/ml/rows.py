@@ -34,6 +34,8 @@ from airflow_hops.ml.spark.pools import Pool
 ROWS_FOLDER = "rows"
 """Folder of a fleet's artifact with what is known of its rows."""
 _PART = "!part"
+_FILE = "file "
+"""Beginning of the reason to reject all rows of a part."""
 _INDEX_FILE, _SURVEYS_FILE, _SAMPLE_FILE = "index.parquet", "surveys.json", "sample.parquet"
 _INDEX = pa.schema(
     {
@@ -57,7 +59,7 @@ class Survey(CheckedFields):
 
     Attributes:
         types: Types of the features and of the key, as in :class:`~airflow_hops.extensions.fleet.ml.columns.Columns`;
-            integers of which some are missing are floats, as in requests.
+            integers of which some are missing are floats, as in requests, and a string column without values is "".
         nulls: Rows without a key.
         rejected: Rows that are in no split, by reason.
     """
@@ -70,13 +72,14 @@ class Survey(CheckedFields):
 def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Survey]:
     """Writes a part's rows, sorted by segment and hash, to a file for each split; returns the index and the survey."""
     read = part.read(choose)
-    types, holed = dict[str, str](), set[str]()
+    types, holed, filled = dict[str, str](), set[str](), set[str]()
     index, nulls = [_INDEX.empty_table()], 0
     for split, rows in read.splits.items():
         columns = choose(rows.schema)
         table = plain(rows.select(sorted(columns.read)))
         types |= columns.types
         holed |= {name for name in columns.features if types[name] == "int64" and table[name].null_count}
+        filled |= {name for name in columns.types if table[name].null_count < len(table)}
         keys = table[columns.segment].cast(pa.string())
         nulls += keys.null_count
         if keys.null_count:  # the run fails, with the number of all
@@ -93,14 +96,49 @@ def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Surve
         table = table.append_column(HASH, pa.array(hashes)).take(pa.array(order))
         with pa.ipc.new_file(str(folder / f"{part.name}-{split}.arrow"), table.schema) as writer:
             writer.write_table(table.combine_chunks())
-    for reason, column in read.rejected.items():  # also those of no segment are counted in the survey
+    rejected = {f"{_FILE * bool(read.unusable)}{reason}": keys for reason, keys in read.rejected.items()}
+    for reason, column in rejected.items():  # also those of no segment are counted in the survey
+        nulls += column.null_count if read.unusable else 0
         for key, count in ranked(column).items():
             if key.strip():
                 row = [part.name, REJECTED + reason, key, 0, count, 0]
                 index.append(pa.table([[value] for value in row], schema=_INDEX))
-    return pa.concat_tables(index), Survey(
-        types | dict.fromkeys(holed, "float"), nulls, {name: len(each) for name, each in read.rejected.items()}
-    )
+    types |= dict.fromkeys(holed, "float")
+    types |= {name: "" for name, kind in types.items() if kind == "string" and name not in filled}
+    return pa.concat_tables(index), Survey(types, nulls, {reason: len(keys) for reason, keys in rejected.items()})
+
+
+def _unusable_parts(parts: Mapping[str, Part], surveys: Mapping[str, Survey]) -> dict[str, str]:
+    """Returns why parts cannot be used beside most others, by name: a column is missing, of another type, or empty."""
+    types = {name: surveys[name].types for name in parts if surveys[name].types}
+    columns = Counter(column for own in types.values() for column in own)
+    kinds = Counter((column, kind == "string") for own in types.values() for column, kind in own.items() if kind)
+    reasons = {}
+    for name, own in types.items():
+        for column, count in columns.items():
+            texts, numbers, kind = kinds[column, True], kinds[column, False], own.get(column)
+            has, is_text = kind is not None, kind == "string"
+            words = {
+                f"there is no column {column!r}, which most files have": not has and 2 * count > len(types),
+                f"column {column!r} is not in all files": has and 2 * count < len(types),
+                f"column {column!r} has no value, and numbers in other files": kind == "" and numbers > texts,
+                f"column {column!r} is string, and a number in most files": is_text and numbers > texts,
+                f"column {column!r} is a number, and string in most files": kind not in (None, "", "string")
+                and texts > numbers,
+            }
+            if reason := next((reason for reason, holds in words.items() if holds), ""):
+                reasons.setdefault(name, f"{parts[name].file.rpartition('/')[2]}: {reason}")
+    return reasons
+
+
+def _rejected_files(index: pa.Table, unusable: Mapping[str, str]) -> pa.Table:
+    """Returns index rows of unusable parts as those of rejected rows."""
+    groups = index.group_by(["part", "segment"]).aggregate([("rows", "sum")]).to_pylist()
+    rows = [
+        [each["part"], REJECTED + _FILE + unusable[each["part"]], each["segment"], 0, each["rows_sum"], 0]
+        for each in groups
+    ]
+    return pa.table([*zip(*rows, strict=True)] or [[]] * len(_INDEX), schema=_INDEX)
 
 
 @dataclass
@@ -139,8 +177,10 @@ class SegmentedRows:
         choose: Returns the columns of a file.
         parts: The parts by name.
         surveys: Survey of each part.
-        index: The index of all parts.
-        rejects: The index of rejected rows, which are in no file.
+        whole: The index of all parts.
+        unusable: Why parts cannot be used, by name.
+        index: The index of the rows of usable parts.
+        rejects: The index of rejected rows.
         sorted: Names of the parts that are in the folder.
     """
 
@@ -148,6 +188,8 @@ class SegmentedRows:
     choose: Choose
     parts: Mapping[str, Part]
     surveys: Mapping[str, Survey]
+    whole: pa.Table
+    unusable: Mapping[str, str]
     index: pa.Table
     rejects: pa.Table
     sorted: set[str] = field(default_factory=set)
@@ -156,7 +198,11 @@ class SegmentedRows:
     def collect(
         cls, pool: Pool, folder: Path, choose: Choose, parts: Sequence[Part], known: KnownParts, progress: Progress
     ) -> SegmentedRows:
-        """Sorts and surveys all parts that are not known."""
+        """Sorts and surveys all parts that are not known.
+
+        Raises:
+            BadInput: a part cannot be used, and it is not only segments without other rows that would fail.
+        """
         folder.mkdir()
         by_name = {part.name: part for part in sorted(parts, key=lambda part: part.name)}
         new = [part for name, part in by_name.items() if name not in known.surveys]
@@ -168,29 +214,47 @@ class SegmentedRows:
         index = index.sort_by([(name, "ascending") for name in ("part", "split", "segment")])
         names, is_rejected = {part.name for part in new}, pc.starts_with(index["split"], REJECTED)
         surveys = {name: surveys[name] for name in by_name}
-        rejects, index = index.filter(is_rejected), index.filter(pc.invert(is_rejected))
-        return cls(folder, choose, by_name, surveys, index, rejects, names)
+        unusable = _unusable_parts(by_name, surveys)
+        is_odd = pc.is_in(index["part"], pa.array([*unusable], pa.string()))
+        is_used = pc.invert(pc.or_(is_rejected, is_odd))
+        odd = _rejected_files(index.filter(pc.and_(is_odd, pc.invert(is_rejected))), unusable)
+        rows = cls(
+            folder, choose, by_name, surveys, index, unusable, index.filter(is_used),
+            pa.concat_tables([index.filter(is_rejected), odd]), names,
+        )  # fmt: skip
+        rows._check_files()
+        return rows
+
+    def _check_files(self) -> None:
+        """Raises BadInput with the reason why a part cannot be used, if a segment of it has rows in a usable one."""
+        of_files = self.rejects.filter(pc.starts_with(self.rejects["split"], REJECTED + _FILE))
+        shared = of_files.filter(pc.is_in(of_files["segment"], self.index["segment"].unique()))
+        if len(shared := shared if len(self.index) else of_files):
+            raise BadInput(shared["split"][0].as_py().removeprefix(REJECTED + _FILE))
 
     def types(self) -> dict[str, str]:
         """Returns the types of the features and of the key. Raises BadInput if files differ in their columns."""
         types: dict[str, str] = {}
         for name, part in self.parts.items():
-            own = self.surveys[name].types
+            own = {} if name in self.unusable else self.surveys[name].types
             types = types or dict(own)
             if own and (differing := sorted(types.keys() ^ own.keys())):
                 raise BadInput(
                     f"{part.file}: column {differing[0]!r} is not in all files; expected the same columns in each"
                 )
             for column in (column for column, kind in own.items() if kind != types[column]):
-                if "string" in (kinds := {own[column], types[column]}):
+                if "" in (own[column], types[column]):
+                    types[column] = own[column] or types[column]
+                elif "string" in (kinds := {own[column], types[column]}):
                     texts = (n for n, each in self.surveys.items() if each.types.get(column) == "string")
                     (other,) = kinds - {"string"}
                     raise BadInput(
                         f"{self.parts[next(texts)].file}: column {column!r} is string, and {other} in other files; "
                         "expected one type, which a source's schema can name"
                     )
-                types[column] = "float"
-        return types
+                else:
+                    types[column] = "float"
+        return {column: kind or "string" for column, kind in types.items()}
 
     def nulls(self) -> int:
         """Returns the number of rows without a key."""
@@ -198,7 +262,15 @@ class SegmentedRows:
 
     def rejected(self) -> Counter[str]:
         """Returns the rows that are in no split, by reason."""
-        return sum((Counter(each.rejected) for each in self.surveys.values()), Counter())
+        odd = self.rejects.filter(pc.is_in(self.rejects["part"], pa.array([*self.unusable], pa.string())))
+        odd = odd.filter(pc.starts_with(odd["split"], REJECTED + _FILE))
+        return sum((Counter(each.rejected) for each in self.surveys.values()), _by_reason(odd))
+
+    def rejected_of_others(self) -> Counter[str]:
+        """Returns the rejected rows of segments that have none left, which fail, by reason."""
+        return _by_reason(
+            self.rejects.filter(pc.invert(pc.is_in(self.rejects["segment"], self.index["segment"].unique())))
+        )
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
@@ -290,7 +362,7 @@ class SegmentedRows:
             table = _table(self.folder, name, TRAIN)
             table = table.filter(_is_below(share, table[HASH]))
             tables.append(table.append_column(_PART, pa.array([name] * len(table), pa.string())))
-        if others := self.parts.keys() - self.sorted:
+        if others := self.parts.keys() - self.sorted - self.unusable.keys():
             table = known.sample()
             own = pc.is_in(table[_PART], pa.array(sorted(others), pa.string()))
             tables.append(table.filter(pc.and_(own, _is_below(share, table[HASH]))))
@@ -300,10 +372,15 @@ class SegmentedRows:
     def write(self, folder: Path, sample: pa.Table, share: float) -> None:
         """Writes what the next run needs to know."""
         (folder := folder / ROWS_FOLDER).mkdir()
-        write_parquet(pa.concat_tables([self.index, self.rejects]), folder / _INDEX_FILE)
+        write_parquet(self.whole, folder / _INDEX_FILE)
         write_parquet(sample, folder / _SAMPLE_FILE)
         surveys = {name: survey.to_dict() for name, survey in self.surveys.items()}
         (folder / _SURVEYS_FILE).write_text(json.dumps({"share": share, "surveys": surveys}))
+
+
+def _by_reason(rejects: pa.Table) -> Counter[str]:
+    groups = rejects.group_by("split").aggregate([("rows", "sum")]).to_pylist()
+    return Counter({each["split"].removeprefix(REJECTED): each["rows_sum"] for each in groups})
 
 
 def read_rows(folder: Path, places: pa.Table, *, is_train: bool) -> dict[int, pa.Table]:

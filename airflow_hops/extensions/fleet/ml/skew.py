@@ -18,7 +18,7 @@ from airflow_hops.core.errors import ModelNotFound
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.extensions.fleet.core.options import FINDINGS_FILE, FleetSkewProperties
 from airflow_hops.extensions.fleet.ml.columns import floats
-from airflow_hops.extensions.fleet.ml.drift import SegmentTest, find, two_samples
+from airflow_hops.extensions.fleet.ml.drift import DriftFinding, SegmentTest, find, two_samples
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.reference import counted_alike
 from airflow_hops.ml.captured.requests import CapturedRequests
@@ -73,7 +73,8 @@ def run(
             for statistic, freedom in [two_samples(np.array([*each["counts"], each["missing"]]), counts[key][name])]
             if freedom
         ]
-        findings = find(tests, false_discoveries)
+        silent = _silent(served, known, rows, min_rows)
+        findings = [*silent, *find(tests, false_discoveries)]
         verdict = DRIFT if findings else STABLE if tests else INSUFFICIENT
         for finding in findings[:50]:
             log.warning("%s (q-value %.2g)", finding.words, finding.q_value)
@@ -81,7 +82,7 @@ def run(
             "%s: %d findings in %d tests of %d segments; %d with fewer than %d rows are not tested; %d rows of others",
             *(verdict, len(findings), len(tests), len(compared), len(rows) - len(compared), min_rows, unknown),
         )
-        segments = tuple(sorted({segment for finding in findings for segment in finding.segments}))
+        segments = tuple(sorted({segment for each in findings[len(silent) :] for segment in each.segments}))
         groups = tuple(f"{finding.group}: {finding.columns[0]}" for finding in findings if finding.group)
         listed = [finding.to_dict() for finding in findings]
         report = {"segments": len(compared), "tests": len(tests), "rate": false_discoveries, "findings": listed}
@@ -90,16 +91,38 @@ def run(
             total = sum(rows.values()) + unknown
             rejected = {"of a segment that the fleet does not have": unknown} if unknown else {}
             counted = {"findings": len(findings), "drifted": len(segments), "compared": len(compared)}
+            counted["silent"] = len(silent)
             artifact = writer.commit(
                 rows={"captured": RowCounts(total, total - unknown, rejected)},
                 metrics={**counted, "tests": len(tests)},
                 properties=FleetSkewProperties(
-                    model_name, champion.version, verdict, segments, groups, len(tests)
+                    model_name,
+                    champion.version,
+                    verdict,
+                    segments,
+                    groups,
+                    len(tests),
+                    silent=tuple(key for each in silent for key in each.segments),
                 ).to_dict(),
             )
         if cursor is not None and tests:  # otherwise the next run compares these rows, too
             commit_window(context.store, cursor, until)
     return artifact
+
+
+def _silent(
+    served: OpenFleet, known: Mapping[str, object], rows: Mapping[str, int], min_rows: int
+) -> list[DriftFinding]:
+    """Returns a finding for each segment without captured rows, of which its share of the training rows is enough."""
+    trained = {key: served.entries[key]["rows"] for key in sorted(known)}
+    share = sum(rows.values()) / max(sum(trained.values()), 1)
+    return [
+        DriftFinding(
+            "", [key], [], f"segment {key} has sent nothing; about {count * share:,.0f} rows were expected", 0.0
+        )
+        for key, count in trained.items()
+        if not rows.get(key) and count * share >= min_rows
+    ]
 
 
 def _count(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -101,7 +102,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     asked = (values.segment, values.columns, values.groups, values.source, schema)
     key = repr((roles, asked, context.spec.cache_key_parts.get("code")))
     if source is not None:
-        parts, files = source_parts(source, key)
+        parts, files = source_parts(source, values.segment, key)
     else:
         parts, files = example_parts(context.store, context.input("examples"), key), ()
     with step_pool(context, "local[*]") as pool:
@@ -326,7 +327,9 @@ class _Training:
         if self.source is not None:
             read, rejected = sum(each for each, _ in splits.values()), dict(sorted(rows.rejected().items()))
             total = RowCounts(read + sum(rejected.values()), read, rejected)
-            total.check_rejected(self.source.max_rejected, f"source {self.source.uri!r}")
+            alone = rows.rejected_of_others()  # they fail as segments
+            others = RowCounts(total.rows_in - alone.total(), read, dict(Counter(rejected) - alone))
+            others.check_rejected(self.source.max_rejected, f"source {self.source.uri!r}")
             counts["source"] = total
         reason = f"{self.options.segment} that no training row has"
         for split, (read, known) in splits.items():

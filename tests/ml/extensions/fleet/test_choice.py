@@ -24,7 +24,7 @@ def drawn(generator: np.random.Generator, problem: str, rows: int, truth: np.nda
     scores = truth[0] + matrix @ truth[1:] + generator.normal(size=rows)
     labels = scores if problem == "regression" else (scores > 0).astype(float)
     weights = generator.uniform(0.2, 3.0, rows) if weighted else np.ones(rows)
-    return TrainingRows(matrix, labels, weights, generator.integers(0, FOLDS, rows))
+    return TrainingRows(matrix, labels, weights, FOLDS * np.arange(rows) + generator.integers(0, FOLDS, rows))
 
 
 def fitted(problem: str, rows: TrainingRows, strength: float | None, pooled: np.ndarray) -> np.ndarray:

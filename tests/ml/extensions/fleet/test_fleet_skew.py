@@ -183,6 +183,12 @@ def test_drifted_segments_are_found_and_trained_again(
     assert report["segments"] == 30 and report["tests"] == 90
     capture(pa.concat_tables([shops.rows_of(shop, 200, seed=52) for shop, _ in sizes]))
     assert compare().properties["verdict"] == "stable"
+    capture(pa.concat_tables([shops.rows_of(shop, 200, seed=53) for shop, _ in sizes if shop != "shop 05"]))
+    silence = compare()
+    assert (silence.properties["verdict"], silence.properties["segments"]) == ("drift", [])
+    assert silence.properties["silent"] == ["shop 05"]
+    (finding,) = json.loads((store.local(silence) / "findings.json").read_text())["findings"]
+    assert finding["words"] == "segment shop 05 has sent nothing; about 193 rows were expected"
     from airflow_hops.extensions.fleet.ml import stage
 
     newer = shops.write(store, shops.tables(sizes, seed=4), run_id="newer")

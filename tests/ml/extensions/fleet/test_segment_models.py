@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
+from airflow_hops.extensions.fleet.ml.columns import TrainingRows
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.learners import learner_of
 from airflow_hops.ml.models.loaded_models import model_folder
@@ -87,7 +87,7 @@ def test_linear_models_are_those_of_scikit_learn(problem: Any) -> None:
     scores = matrix @ generator.normal(size=(4, 3)) + [0.5, 0.0, -0.5] + generator.normal(size=(400, 3))
     labels = {"regression": scores[:, 0], "binary": scores[:, 0] > 0, "multiclass": scores.argmax(1)}[problem]
     weights = generator.uniform(0.5, 2.0, 400)
-    rows = TrainingRows(matrix, labels.astype(float), weights, np.arange(400) % FOLDS)
+    rows = TrainingRows(matrix, labels.astype(float), weights, np.arange(400))
     learner = learner_of("linear", problem, 3 if problem == "multiclass" else 2, 0)
     estimator = Ridge(1.0) if problem == "regression" else LogisticRegression(C=1.0, tol=1e-8, max_iter=1000)
     estimator.fit(matrix, labels, sample_weight=weights)
