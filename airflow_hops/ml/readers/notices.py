@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from unicodedata import category
 
 import numpy as np
 import pyarrow as pa
@@ -22,15 +23,17 @@ _DATE_LENGTH = len("2026-01-31")
 _NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 _TIME = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$"
 _MARKED = (
-    r"^\s*[-+\x{2212}]?\s?(?P<before>\p{Sc})?\s?[-+\x{2212}]?"
+    r"^\s*[-+\x{2212}]?\s?(?P<before>[$\x{80}-\x{10ffff}])?\s?[-+\x{2212}]?"
     r"(?P<number>(?:[0-9](?:[0-9.,' \x{a0}\x{202f}]*[0-9.,])?|[.,][0-9]+)(?:[eE][-+]?[0-9]+)?)"
-    r"[\s\x{a0}\x{202f}]?(?P<after>[%\x{2030}\x{b0}\p{Sc}]|\pL{1,4})?\s*$"
+    r"[\s\x{a0}\x{202f}]?(?P<after>[^0-9.,'\s]{1,4})?\s*$"
 )
-"""Pattern of a number with marks or units of any notation."""
+"""Pattern of a number with marks or units of any notation; RE2 compiles classes such as \\pL in milliseconds."""
+_SIGNS = frozenset("%‰°")
 _BLANKS = np.isin(np.arange(256), list(b"\t\n\r "))
 # Of ASCII, and the first bytes of currency signs, blanks and the minus sign in UTF-8.
 _BEGIN_NUMBERS = np.isin(np.arange(256), [*b"\t\n\r 0123456789+-.,$", 0xC2, 0xE2, 0xEF])
-_AS_SHAPE = np.where(np.isin(np.arange(256), list(b"0123456789")), ord("1"), np.arange(256)).astype(np.uint8)
+_DIGITS = np.isin(np.arange(256), list(b"0123456789"))
+_AS_SHAPE = bytes.maketrans(b"0123456789", b"1" * 10)
 
 VALUES, NUMBERS, MARKED, TIMES = "values", "numbers", "numbers in another notation", "times"
 NO_NUMBERS, NO_TIMES, LEADING_ZEROS = "other than numbers", "other than times", "numbers with leading zeros"
@@ -63,7 +66,8 @@ class Notices:
         counts = self.columns.setdefault(column, {})
         if kind in counts:
             counts[kind].rows += count.rows
-        elif count.rows:
+        # More units than these are none; codes could have thousands.
+        elif count.rows and not (kind.startswith(_UNIT) and sum(map(_is_unit, counts)) > _MOST_UNITS):
             counts[kind] = count
 
     @classmethod
@@ -106,7 +110,7 @@ class Notices:
         self.add(column, VALUES, Count(len(texts) - texts.null_count))
         lengths = np.asarray(pc.fill_null(pc.binary_length(texts), 0))
         self.add_values(column, NO_CLOCK, texts, lengths == _DATE_LENGTH, file, first)
-        if kind == UTC_TIME:
+        if kind == UTC_TIME and not pc.all(pc.ends_with(texts, "Z")).as_py():  # much faster than the pattern
             zoned = np.asarray(pc.fill_null(pc.match_substring_regex(texts, ZONE), True))
             self.add_values(column, NO_ZONE, texts, ~zoned, file, first)
 
@@ -132,32 +136,26 @@ class Notices:
         content = texts.buffers()[2]
         data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.zeros(1, np.uint8)
         valid = np.asarray(texts.is_valid())
-        has_text = valid & (offsets[1:] > offsets[:-1])
-        heads, tails = (data[np.where(has_text, ends, 0)] for ends in (offsets[:-1], offsets[1:] - 1))
-        self.add(column, VALUES, Count(int(np.count_nonzero(valid))))
-        self.add_values(column, PADDED, texts, has_text & (_BLANKS[heads] | _BLANKS[tails]), file, first)
+        lengths = np.diff(offsets) if valid.all() else np.where(valid, np.diff(offsets), 0)
+        heads, tails = (data[np.where(lengths, ends, 0)] for ends in (offsets[:-1], offsets[1:] - 1))
         # Most texts begin like no number, and patterns cost much more than this.
-        positions = np.flatnonzero(has_text & _BEGIN_NUMBERS[heads])
+        positions = np.flatnonzero((lengths > 0) & _BEGIN_NUMBERS[heads])
         is_number, is_marked, is_time = (np.zeros(len(texts), bool) for _ in range(3))
         if len(positions):
             shapes = _shapes(texts.take(pa.array(positions)) if len(positions) < len(texts) else texts)
             codes, kinds = np.asarray(shapes.indices), shapes.dictionary
-            numbers, times = (np.asarray(pc.match_substring_regex(kinds, each)) for each in (_NUMBER, _TIME))
-            parts = pc.extract_regex(kinds, _MARKED)
-            marked = ~numbers & np.asarray(parts.is_valid())
-            is_number[positions], is_time[positions], is_marked[positions] = numbers[codes], times[codes], marked[codes]
-            self._add_marks(column, parts, numbers, marked, np.bincount(codes, minlength=len(kinds)))
-        after = data[np.minimum(offsets[:-1] + 1, len(data) - 1)]
-        zeros = (
-            is_number
-            & (heads == ord("0"))
-            & (offsets[1:] - offsets[:-1] > 1)
-            & (ord("0") <= after)
-            & (after <= ord("9"))
-        )
+            for mask, of_shapes in zip(
+                (is_number, is_marked, is_time), self._add_shapes(column, kinds, np.bincount(codes)), strict=True
+            ):
+                mask[positions] = of_shapes[codes]
+        self.add(column, VALUES, Count(int(np.count_nonzero(valid))))
+        has_zero = is_number & (heads == ord("0")) & (lengths > 1)
         for kind, chosen in {
+            PADDED: (lengths > 0) & (_BLANKS[heads] | _BLANKS[tails]),
             NUMBERS: is_number,
-            LEADING_ZEROS: zeros,
+            LEADING_ZEROS: has_zero & _DIGITS[data[np.where(has_zero, offsets[:-1] + 1, 0)]]
+            if has_zero.any()
+            else has_zero,
             MARKED: is_marked,
             TIMES: is_time,
             NO_NUMBERS: valid & ~is_number & ~is_marked,
@@ -165,17 +163,30 @@ class Notices:
         }.items():
             self.add_values(column, kind, texts, chosen, file, first)
 
-    def _add_marks(
-        self, column: str, parts: pa.Array, numbers: np.ndarray, marked: np.ndarray, rows: np.ndarray
-    ) -> None:
-        """Counts the units, and the notations that fit, of numbers by their shapes."""
-        for index in np.flatnonzero(marked):
-            unit = "".join(parts[int(index)][name].as_py() or "" for name in ("before", "after"))
-            self.add(column, f"{_UNIT}{unit}", Count(int(rows[index])))
-        written = pc.struct_field(parts, [1])
-        for marks in MARKS:
-            fits = np.asarray(pc.fill_null(pc.match_substring_regex(written, number_pattern(*marks)), False))
-            self.add(column, _MARKS + "".join(marks), Count(int(rows[fits & (numbers | marked)].sum())))
+    def _add_shapes(self, column: str, shapes: pa.Array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Counts the units and the fitting notations of numbers.
+
+        Args:
+            column: Name of the column.
+            shapes: Distinct shapes of texts.
+            rows: Number of rows of each.
+
+        Returns:
+            Which shapes are numbers, numbers in another notation, and times.
+        """
+        numbers, times = (np.asarray(pc.match_substring_regex(shapes, each)) for each in (_NUMBER, _TIME))
+        parts, marked = pc.extract_regex(shapes, _MARKED), np.zeros(len(shapes), bool)
+        for index in np.flatnonzero(np.asarray(parts.is_valid()) & ~numbers):
+            before, _, after = parts[int(index)].as_py().values()
+            if (unit := _unit(before, after)) is not None:
+                marked[index] = True
+                self.add(column, f"{_UNIT}{unit}", Count(int(rows[index])))
+        if numbers.any() or marked.any():
+            written = pc.struct_field(parts, [1])
+            for marks in MARKS:
+                fits = np.asarray(pc.fill_null(pc.match_substring_regex(written, number_pattern(*marks)), False))
+                self.add(column, _MARKS + "".join(marks), Count(int(rows[fits & (numbers | marked)].sum())))
+        return numbers, marked, times
 
     def with_several_units(self) -> list[str]:
         """Returns the columns whose values were read as numbers, but have several units in several blocks or files."""
@@ -197,8 +208,20 @@ def _shapes(texts: pa.Array) -> pa.DictionaryArray:
     """Returns texts with each digit as 1, so that numbers have few distinct shapes."""
     validity, offsets, content = texts.buffers()
     if content is not None:
-        content = pa.py_buffer(_AS_SHAPE[np.frombuffer(content, np.uint8)])
+        content = pa.py_buffer(content.to_pybytes().translate(_AS_SHAPE))
     return pa.StringArray.from_buffers(len(texts), offsets, content, validity, -1, texts.offset).dictionary_encode()
+
+
+def _is_unit(kind: str) -> bool:
+    return kind.startswith(_UNIT) and kind != _UNIT
+
+
+def _unit(before: str, after: str) -> str | None:
+    """Returns the unit of a number from what is before and after it; None if it is none."""
+    if after.isalpha():
+        return None if before else after
+    marks = before + after
+    return marks if all(mark in _SIGNS or category(mark) == "Sc" for mark in marks) else None
 
 
 def _is_few(rows: int, of: int) -> bool:
@@ -226,7 +249,7 @@ def _on_times(counts: Counts, source: RowSource) -> Iterator[Notice]:
 def _on_numbers(counts: Counts, source: RowSource) -> Iterator[Notice]:
     """Yields what is to be said of a text column most of whose values are numbers or times."""
     values, numbers, marked, times = (counts.get(kind, Count(0)).rows for kind in (VALUES, NUMBERS, MARKED, TIMES))
-    units = [kind.removeprefix(_UNIT) for kind in counts if kind.startswith(_UNIT) and kind != _UNIT]
+    units = [kind.removeprefix(_UNIT) for kind in counts if _is_unit(kind)]
     notations = [marks for marks in MARKS if counts.get(_MARKS + "".join(marks), Count(0)).rows == numbers + marked]
     others = values - numbers - marked
     is_code = len(units) > _MOST_UNITS or (len(units) > 1 and any(unit.isalpha() for unit in units))
@@ -246,8 +269,8 @@ def _on_numbers(counts: Counts, source: RowSource) -> Iterator[Notice]:
         if 0 < alike == values and LEADING_ZEROS not in counts:
             yield (
                 counts[kind],
-                f"is one of the {kind}, which all {values} values are; the column is text, each value a category: if they "
-                "are no codes, give it a type in the source's 'schema'",
+                f"is one of the {kind}, which all {values} values are; the column is text, each value a category: if "
+                "they are no codes, give it a type in the source's 'schema'",
             )
         elif alike and _is_few(values - alike, values):
             count = counts.get(bad) or counts[MARKED]

@@ -156,7 +156,7 @@ def ingested(folder: Path, source: RowSource, starts: dict[str, int]) -> tuple[p
 
 
 def check(random: Random, folder: Path) -> None:
-    rows = random.choice([3, 12, 40])
+    rows = random.choice([6, 12, 40])
     themes = random.sample(list(THEMES), random.randint(1, 4))
     drawn = {f"c{number}": column(random, THEMES[name], rows) for number, name in enumerate(themes)}
     names, table = list(drawn), list(zip(*(cells for cells, _ in drawn.values()), strict=True))
@@ -216,7 +216,7 @@ def check_warnings(
         assert f" {len(values)} values are" in warning
 
 
-@pytest.mark.parametrize("draws", [80, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
+@pytest.mark.parametrize("draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_rows_mean_the_same_in_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: int) -> None:
     for seed in range(draws):
         random = Random(seed)
