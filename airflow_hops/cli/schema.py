@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
+from airflow_hops.cli.terminal import print_warning
 from airflow_hops.core.errors import ArtifactNotFound, UnreadableFile
 from airflow_hops.core.schema.history import (
     SCHEMA_FILE,
@@ -114,5 +115,5 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
 def _run(hook: RuntimeHook, function: str, params: Mapping[str, object]) -> Mapping[str, Any]:
     """Runs a step in the runtime environment, which has the parser of schemas."""
     spec = StepSpec(step=f"schema-{function}", entry=f"{_STEPS}:{function}", params=params)
-    value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
+    value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=print_warning).value
     return value

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
+
+from airflow_hops.core.steps.protocol import Line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +59,12 @@ class _Shown:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def print_warning(line: Line) -> None:
+    """Prints a line of a step's output to standard error if it is a warning; a command shows results of its own."""
+    if line.level >= logging.WARNING and line.progress is None:
+        print(f"warning: {line.text}", file=sys.stderr)
 
 
 def progress_console() -> Console:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.cli.terminal import print_warning
 from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.steps.protocol import StepSpec
@@ -23,8 +24,8 @@ from airflow_hops.runner.runtime import RuntimeHook
 _STEP = "airflow_hops.extensions.projects.ml.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OPTIONS = (
-    "label", "key", "time", "weight", "problem", "drop", "keep", "missing", "type", "decimal", "thousands", "quote",
-    "escape", "encoding",
+    "label", "key", "time", "weight", "problem", "drop", "keep", "missing", "type", "decimal", "thousands", "unit",
+    "quote", "escape", "encoding",
 )  # fmt: skip
 _WIDEST = 34
 
@@ -46,7 +47,7 @@ def init(args: Namespace) -> None:
     options = {option: getattr(args, option) for option in _OPTIONS}
     spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": name, **options})
     try:
-        table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=lambda line: None).value)
+        table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=print_warning).value)
     except HopsError as error:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
     files = project_files(name, uri, args.encoding, table, spark=args.spark)

@@ -40,7 +40,7 @@ from airflow_hops.extensions.projects.ml.options import (
     is_time,
     named,
 )
-from airflow_hops.extensions.projects.ml.proposals import propose_minimum, propose_newest_s
+from airflow_hops.extensions.projects.ml.proposals import propose_minimum, propose_newest_s, with_rare_class_last
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
 from airflow_hops.ml.prepare.label import find_target
 from airflow_hops.ml.readers import first_types, infer_types, read
@@ -60,6 +60,7 @@ def describe(
     encoding: str = "utf8",
     decimal: str | None = None,
     thousands: str | None = None,
+    unit: Sequence[str] = (),
     quote: str | None = None,
     escape: str | None = None,
     package: str | None = None,
@@ -73,6 +74,7 @@ def describe(
         encoding: Encoding of CSV.
         decimal: Decimal mark of CSV; None to detect it.
         thousands: Thousands separator of CSV; None to detect it.
+        unit: Units beside the numbers of CSV.
         quote: Quote of CSV; None to detect it.
         escape: Escape of CSV; None to detect it.
         package: Name of the Python package to create, if any.
@@ -83,9 +85,8 @@ def describe(
     """
     if package is not None and importlib.util.find_spec(package) is not None:
         raise BadInput(f"name {package!r} is the name of a module in the runtime environment; choose another one")
-    source = Source(
-        uri, encoding=encoding, quote=quote, escape=escape, decimal=decimal or ".", thousands=thousands or ""
-    )
+    marks = {"decimal": decimal or ".", "thousands": thousands or "", "units": tuple(unit)}
+    source = Source(uri, encoding=encoding, quote=quote, escape=escape, **marks)
     return describe_table(source, Told(**told)).to_dict()
 
 
@@ -138,6 +139,7 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
         raise BadInput(f"{source.uri}: no column is left to predict {told.label!r} from; left out are {unused or '-'}")
     counts = None if target.problem == REGRESSION else Counter(label.to_pylist())
+    target = with_rare_class_last(target, counts)
     times = next((table.column(column.name) for column in columns if column.role == "time"), None)
     newest_s = propose_newest_s(times, table.column(told.label), bool(counts)) if times is not None else None
     return TableDescription(
@@ -146,7 +148,7 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         columns=columns,
         problem=target.problem,
         classes=target.classes,
-        minimum=propose_minimum(counts),
+        minimum=propose_minimum(counts, target.classes[-1] if target.classes else None),
         request=_request(table, features),
         format=file.format,
         delimiter=file.source.delimiter,

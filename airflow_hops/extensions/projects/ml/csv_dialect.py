@@ -158,13 +158,13 @@ def _recognised(columns: Mapping[str, pa.Array], advice: str) -> tuple[dict[str,
 def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, list[str]]:
     marks = [pair for pair in MARKS if source.decimal == "." or pair[0] == source.decimal]
     marks = [pair for pair in marks if not source.thousands or pair[1] == source.thousands]
-    units = {name: _unit_of(values) for name, values in columns.items()}
+    units = {name: _unit_of(values, (*source.units, *_UNITS)) for name, values in columns.items()}
     fitting = {
         name: pairs
         for name, values in columns.items()
         if (pairs := [pair for pair in marks if _share(values, number_pattern(*pair, units[name])) == 1])
     }
-    used = tuple(sorted({units[name] for name in fitting} - {""}))
+    used = tuple(sorted({*source.units, *(units[name] for name in fitting)} - {""}))
     notes = [
         f"{units[name]!r} is cut from {name!r}: {columns[name][0].as_py()!r} is a number without it"
         for name in fitting
@@ -193,9 +193,9 @@ def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, l
     return replace(source, decimal=decimal, thousands=thousands, units=used), notes
 
 
-def _unit_of(values: pa.Array) -> str:
+def _unit_of(values: pa.Array, units: Sequence[str]) -> str:
     """Returns the unit that all values have, or ""."""
-    return next((unit for unit in _UNITS if pc.all(pc.match_substring(values, unit)).as_py()), "")
+    return next((unit for unit in units if pc.all(pc.match_substring(values, unit)).as_py()), "")
 
 
 def _values(column: pa.ChunkedArray) -> pa.Array:

@@ -16,7 +16,12 @@ from airflow_hops.extensions.projects.core.table_columns import Role
 
 FEW_ROWS = 100
 MOST_WITHOUT_KEY = 0.1
-NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
+NAME_OF_A_KEY = re.compile(
+    r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no)$|(?:nr|number|nummer|numero|uuid|guid)$)|[a-z](?:Id|ID|No|Key)$"
+    r"|^(?i:account|case|client|customer|device|event|invoice|item|kunden|order|patient|person|product|record|row|store|"
+    r"transaction|user)_?(?i:id|key|no)$"
+)
+"""Names of columns that identify a row, if no value occurs twice: also Kundennr and customerid, but not paid."""
 
 
 @dataclass(frozen=True)

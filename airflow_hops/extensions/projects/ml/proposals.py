@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_hops.core.artifacts.target import BINARY, Target
+
 _LEAST_R2 = 0.1
 _LEAST_AUC = 0.6
 _MOST_CLASSES_WITH_AUC = 100
-_RARE = 0.1
+RARE = 0.1
 _HELD_OUT, _Z_95 = 0.2, 1.96
 _LIFT = 2
 _NEWEST_SHARE, _MOST_NEWEST = 0.1, 0.3
@@ -21,11 +24,26 @@ _FEWEST_NEWEST_ROWS = 100
 _DAY_S = 86400
 
 
-def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
+def with_rare_class_last(target: Target, counts: Counter[Any] | None) -> Target:
+    """Returns a target of two named classes so that the model gives the probability of the second, if one is rare."""
+    if (
+        target.problem != BINARY
+        or not target.classes
+        or not counts
+        or counts[target.classes[0]] >= RARE * counts.total()
+    ):
+        return target
+    return replace(target, classes=target.classes[::-1])
+
+
+def propose_minimum(counts: Counter[Any] | None, positive: Any = None) -> dict[str, float]:
     """Returns minimums by metric, which a model that always predicts the label's distribution hardly reaches.
 
-    ``counts`` are the rows by value of the label; None for a regression. There is none for the accuracy: where most
-    rows are of one class, a good model has hardly more than a guess.
+    There is none for the accuracy: where most rows are of one class, a good model has hardly more than a guess.
+
+    Args:
+        counts: Rows by value of the label; None for a regression.
+        positive: Of two values the one whose probability a model gives; None for the greater.
     """
     if counts is None:
         return {"r2": _LEAST_R2}
@@ -38,18 +56,20 @@ def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
     if len(counts) > 2:
         every_class = {"auc": _LEAST_AUC, "worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
         return {**every_class, **log_loss}
-    positive = shares[max(shares)]
+    share = shares[max(shares) if positive is None else positive]
     # A random model's average precision is the share of positives; the AUC is insensitive to rare classes.
-    rare = {"average_precision": float(f"{_LIFT * positive:.2g}")} if positive < _RARE else {}
+    rare = {"average_precision": float(f"{_LIFT * share:.2g}")} if share < RARE else {}
     return {"auc": _LEAST_AUC, **rare, **log_loss}
 
 
 def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: bool) -> int | None:
-    """Returns the duration of about the last tenth of the rows in seconds, rounded up to whole days or minutes.
+    """Returns the duration of about the last tenth of the labelled rows in seconds, rounded up to days or minutes.
 
-    None if these rows are too few or too many, or the others lack a class. Times are timestamps, dates, or seconds
-    since the epoch.
+    Rows without a label, such as those whose label comes late, are not trained on. None if the last rows are too few or
+    too many, or the others lack a class. Times are timestamps, dates, or seconds since the epoch.
     """
+    has_label = pc.is_valid(label)
+    times, label = times.filter(has_label), label.filter(has_label)
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
     if pa.types.is_timestamp(times.type):

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.owners import change_owners
+from airflow_hops.cli.terminal import print_warning
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.programs import module_command
@@ -63,7 +64,7 @@ def publish(args: Namespace) -> None:
         "card": card,
         "sample_rows": args.sample_rows,
     }
-    result = hook.run(StepSpec(step="publish", entry=_PUBLISH, params=params), cache=False, on_line=lambda line: None)
+    result = hook.run(StepSpec(step="publish", entry=_PUBLISH, params=params), cache=False, on_line=print_warning)
     entry = DatasetEntry.from_dict(result.value).check()
     records.write({"last": version}, "versions", f"{args.name}.json")
     records.write(sign(key, ENTRY, entry.to_dict()), "published", f"{entry.name}@{entry.version}.json")

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,13 @@ def text(delimiter: str = ",", **columns: Any) -> str:
 
 @pytest.fixture
 def described(tmp_path: Path) -> Describe:
-    def describe(content: str | bytes, name: str = "rows.csv", encoding: str = "utf8", **told: Any) -> TableDescription:
+    def describe(
+        content: str | bytes, name: str = "rows.csv", encoding: str = "utf8", units: tuple[str, ...] = (), **told: Any
+    ) -> TableDescription:
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        return describe_table(Source(str(tmp_path / name), encoding=encoding), Told(**{"label": "bought", **told}))
+        return describe_table(
+            Source(str(tmp_path / name), encoding=encoding, units=units), Told(**{"label": "bought", **told})
+        )
 
     return describe
 
@@ -191,10 +195,55 @@ def test_repeated_ids_are_reported(described: Describe) -> None:
         "unused",
         "it identifies a row, but 10 rows repeat a value or have none",
     )
-    note = "10 rows repeat a value of 'account_id', which identifies rows: "
-    assert result.notes == (f"{note}--key account_id keeps one of each",)
+    note = "10 rows repeat a value of 'account_id': "
+    assert result.notes == (f"{note}if it identifies rows, --key account_id keeps one of each",)
     assert described(text(**columns), key="account_id").notes == (f"{note}one row of each value is kept",)
     assert described(text(**columns), keep=["account_id"]).columns[0].role == "number"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "role", "note"),
+    [
+        ("Kundennr", lambda row: 7000 + 3 * row, "key", ""),
+        ("customerid", lambda row: 7000 + 3 * row, "key", ""),
+        ("orderNo", lambda row: f"K{row:05}", "key", ""),
+        ("paid", lambda row: 7000 + 3 * row, "number", ""),
+        ("PLZ", lambda row: f"0{1000 + row % 190}", "unused", ""),
+        ("reference", lambda row: f"K-{row:05}", "unused", "if it identifies rows, say --key reference"),
+        ("order", lambda row: f"K-{row % 190:05}", "unused", "if it identifies rows, --key order keeps one of each"),
+    ],
+)
+def test_columns_that_identify_rows(described: Describe, name: str, value: Any, role: str, note: str) -> None:
+    columns = {name: value, "a": lambda row: row % 7, "bought": is_even}
+    result = described(text(**columns), type=[f"{name}=string"] if name == "PLZ" else [])
+    assert result.columns[0].role == role
+    assert note in " ".join(result.notes) if note else not result.notes
+
+
+def test_rare_class_is_the_one_whose_probability_is_given(described: Describe) -> None:
+    columns = {"a": lambda row: row % 7, "bought": lambda row: "churned" if row % 25 == 0 else "kept"}
+    result = described(text(**columns))
+    assert (result.classes, result.positive) == (("kept", "churned"), "churned")
+    assert result.minimum["average_precision"] == 0.08
+    result = described(text(**{**columns, "bought": lambda row: int(row % 25 != 0)}))
+    assert "average_precision" not in result.minimum
+    assert "the model gives the probability that 'bought' is 1, and 0 is rare (8 of 200 rows)" in result.notes[1]
+
+
+def test_newest_rows_are_those_with_a_label(described: Describe) -> None:
+    """Labels of the last 30 of 200 days are not there yet."""
+    lines = ["at,a,bought"]
+    for row in range(2000):
+        at = datetime(2026, 1, 1) + timedelta(days=row // 10)
+        lines.append(f"{at:%Y-%m-%d},{row % 7},{row % 2 if row < 1700 else ''}")
+    assert described("\n".join(lines)).newest_s == 17 * 86_400
+
+
+def test_named_units_are_cut_from_numbers(described: Describe) -> None:
+    columns = {"weight": lambda row: f"{row}.5 kg", "a": lambda row: row % 7, "bought": is_even}
+    assert described(text(**columns)).columns[0].role == "unused"
+    result = described(text(**columns), units=("kg",))
+    assert (result.columns[0].role, result.units) == ("number", ("kg",))
 
 
 def test_category_of_thousands_of_values_is_reported(described: Describe) -> None:
