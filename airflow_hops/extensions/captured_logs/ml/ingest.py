@@ -178,7 +178,9 @@ def read_entries(
                 ) from None
             done += part.end - part.start
             progress(0.5 * done / total, f"{part.path}")
-        for pair in events.pairs() if events is not None else ():
+        if events is None:
+            return
+        for pair in events.pairs():
             try:
                 yield events.entry(pair)
             except Unusable as error:

@@ -182,9 +182,12 @@ def _read_before(fs: Any, file: LogFile, gone: Sequence[LogFile]) -> int:
     """Returns how many bytes of a file were read under a name that is gone; 0 if it is not known."""
     if file.format != "lines":
         return 0
-    with fs.open(file.path, "rb") as stream:
-        same = (each.read for each in gone if each.end <= file.end and _tail(stream, each.end) == each.tail)
-        return max(same, default=0)
+    try:
+        with fs.open(file.path, "rb") as stream:
+            same = (each.read for each in gone if each.end <= file.end and _tail(stream, each.end) == each.tail)
+            return max(same, default=0)
+    except OSError as error:
+        raise HopsError(f"{file.path}: cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _tail(stream: Any, end: int) -> str:
