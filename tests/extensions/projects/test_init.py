@@ -67,10 +67,15 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     st.lists(NAMES | st.sampled_from(HOSTILE), min_size=5, max_size=12, unique=True),
     st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format) | st.just("/data/{{ 1 + 1 }}.csv"),
     st.sampled_from([",", ";", "\t"]),
+    st.lists(st.sampled_from(HOSTILE), min_size=2, max_size=2),
 )
-def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], uri: str, delimiter: str) -> None:
+def test_a_project_is_python_whatever_the_columns_are_called(
+    names: list[str], uri: str, delimiter: str, texts: list[str]
+) -> None:
     spark = len({name.lower() for name in names}) < len(names)
-    described = table(names, delimiter=delimiter, null_values=("", "NA", "?"), quote="'", escape="\\")
+    described = table(
+        names, delimiter=delimiter, null_values=("", "NA", texts[0]), units=texts[1:], quote="'", escape="\\"
+    )
     with pytest.MonkeyPatch.context() as patch:
         features, tasks = load(project_files("rows", uri, "latin-1", described, spark=spark), patch)
     assert tasks["prepare"].engine == ("spark" if spark else "duckdb")
@@ -84,7 +89,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
     assert (source.uri, source.delimiter, source.encoding) == (uri, delimiter, "latin-1")
     assert (source.quote, source.escape) == ("'", "\\")
     assert set(source.columns or ()) == set(names) and set(source.schema) == set(names) - {names[2]}
-    assert source.null_values == ("", "NA", "?")
+    assert source.null_values == ("", "NA", texts[0]) and source.units == (texts[1],)
     columns = prepare.label_column, prepare.key_column, prepare.time_column, prepare.weight
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
 

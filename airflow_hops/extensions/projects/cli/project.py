@@ -57,6 +57,9 @@ def project_files(
     times = [column.name for column in table.columns if column.role == "time" and not column.layout]
     columns = f"(*COLUMNS, {', '.join(map(_literal, times))})" if times else "tuple(COLUMNS)"
     shown, read = _as_they_stand("DATA", [uri]), _as_they_stand(columns, [c.name for c in table.columns])
+    source = "".join(
+        f", {argument}={_as_they_stand(_literal(value), value)}" for argument, value in _csv_format(table, encoding)
+    )
     others = [_literal(name) for role in ("key", "time", "weight") for name in table.named(role)]
     values = {
         "name": name,
@@ -72,8 +75,8 @@ def project_files(
         "timedelta": "from datetime import timedelta\n\n" if table.newest_s else "",
         "uri": shown,
         "read": read,
-        "literal": "from airflow.sdk import literal\n" if {shown, read} != {"DATA", columns} else "",
-        "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
+        "literal": "from airflow.sdk import literal\n" if "literal(" in f"{shown}{read}{source}" else "",
+        "source": source,
         "prepare": _entries([*([("engine", "spark")] if spark else []), *_prepare(table)]),
         "evaluate": f"    evaluate={_literal({'minimum': dict(table.minimum)})},\n" if table.minimum else "",
         "min_rows": min(1000, max(100, table.rows // 2)),
@@ -98,7 +101,7 @@ def _label_of(table: TableDescription) -> ColumnDescription:
     return label
 
 
-def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, object]]:
+def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, str | tuple[str, ...]]]:
     """Yields the arguments for a CSV format that differs from the default."""
     if table.format == "csv":
         if table.delimiter != ",":
