@@ -10,7 +10,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.monitor_reports import KEPT, listed_reports, note_report, read_report
+from airflow_hops.core.monitor_reports import KEPT, listed_reports, monitoring_reports, note_report, read_report
 
 
 def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any) -> None:
@@ -26,6 +26,8 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any
         note("monitoring", run_id, f"2013-{month}-31T00:00:00Z", fingerprint)
     read = [read_report(store, "m", 2, "performance", name).fingerprint for _, name in listed(2)]
     assert read == ["may", "new"], "January's was made again"
+    made = [report.fingerprint for report in monitoring_reports(store, "m", "performance")]
+    assert made == ["new", "new", "may", "may"], "of all versions, those made last come first"
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: note("other", f"r{number}", "2013-06-01"), range(16)))

@@ -17,6 +17,7 @@ from test_skew_detect import weeks
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.times import seconds_of, usual_period
+from airflow_hops.ml.distances.windows import compare_windows
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.skew.fetch import read_span
@@ -110,3 +111,37 @@ def test_times_of_any_form_are_read_and_bad_ones_are_named() -> None:
     for column in (pa.array(["yesterday"]), pa.array([[1]]), pa.array([""])):
         with pytest.raises(BadInput, match="column 't'"):
             seconds_of(pa.table({"t": column}), "t")
+
+
+def shares_of(shares: list[float], days: int = 1, rows: int = 200, start: int = 0) -> pa.Table:
+    """Windows of some days one after the other, in each of which a share of the rows has another value."""
+    seconds = [
+        np.linspace(0, days * DAY - 1, rows) + NOW + (start + number) * days * DAY for number in range(len(shares))
+    ]
+    values = [np.arange(rows) < share * rows for share in shares]
+    return pa.table({"at": np.concatenate(seconds), "x": np.concatenate(values).astype(float)})
+
+
+def nearest(reference: pa.Table, current: pa.Table) -> Any:
+    """Returns the distance to the nearest window and the allowed one; None if there are too few windows."""
+    times = current["at"].to_numpy()
+    found, _ = compare_windows(("at", times[0], times[-1] + 1), reference, current, {"x": None})
+    return found["x"]["values"] if found else None
+
+
+def test_windows_of_the_reference_count_as_documented() -> None:
+    usual = [0.5] * 5
+    assert nearest(shares_of([*usual, 0.6]), shares_of([0.7], start=9)) == pytest.approx((0.1, 1.5 * 0.1))
+    assert nearest(shares_of([*usual, 1.0]), shares_of([0.7], start=9)) == pytest.approx((0.2, 0.5 + 0.5 / 2))
+    assert nearest(shares_of(usual[:3]), shares_of([0.7], start=9)) is None, "four windows at least"
+    assert nearest(shares_of(usual[:4]), shares_of([0.7], start=9)) is not None
+    assert nearest(shares_of(usual, rows=48), shares_of([0.5], start=9)) is None, "of 50 rows each"
+    assert nearest(shares_of(usual, rows=50), shares_of([0.5], start=9)) is not None
+
+
+@pytest.mark.parametrize(("weeks_before", "distance"), [(4, 0.0), (5, 0.6)])
+def test_windows_up_to_28_days_away_are_of_the_same_season(weeks_before: int, distance: float) -> None:
+    shares = [0.2] * 54
+    shares[54 - weeks_before] = 0.8
+    found = nearest(shares_of(shares, days=7), shares_of([0.8], days=7, start=54))
+    assert found[0] == pytest.approx(distance)
