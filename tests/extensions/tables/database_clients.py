@@ -67,10 +67,11 @@ class PyMySql(DbApiHook):
 
     conn_name_attr, conn_type, placeholder, escape_word_format = "odd_conn_id", "mysql", "%s", "`{}`"
     port: int
+    options: dict[str, Any] = {}  # of pymysql.connect
 
     def get_conn(self) -> Any:
-        pymysql = importlib.import_module("pymysql")
-        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", database="shop", charset="latin1")
+        fields = {"host": "127.0.0.1", "port": self.port, "user": "root", "database": "shop", "charset": "latin1"}
+        return importlib.import_module("pymysql").connect(**fields, **self.options)
 
 
 def odbc_hook(port: int, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import math
 import random
+import re
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -541,3 +542,22 @@ def test_session_that_mariadb_ends_loses_and_doubles_nothing(
         mariadb.execute(f"KILL CONNECTION {connection.thread_id()}")
 
     assert check_lost_sessions(hook, connection_type, end, mariadb_database.execute, tmp_path) > 8
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_is_written_in_transactions_alone(mariadb_database: Database, tmp_path: Path) -> None:
+    execute, hook = mariadb_database.execute, mariadb_database.hooks["pymysql"]
+    hook.options = {"autocommit": True}
+    store, rows = ArtifactStore(str(tmp_path / "store")), pa.table({"name": ["a"]})
+    for engine, message in (
+        ("InnoDB", "'name' does not keep|too long"),
+        ("MyISAM", "engine MyISAM has no transactions"),
+    ):
+        execute("DROP TABLE IF EXISTS kept")
+        columns = "name VARCHAR(3), hops_batch VARCHAR(200), hops_folder VARCHAR(200)"
+        execute(f"CREATE TABLE kept ({columns}) ENGINE={engine}")
+        execute("INSERT INTO kept VALUES ('old', 'b', 'eval')")
+        long = pa.table({"name": ["a", "too long"]})
+        assert re.search(message, refusal(store, long, hook, "b") or "")
+        assert list(execute("SELECT name FROM kept")) == [("old",)]
+        assert (refusal(store, rows, hook, "b") is None) == (engine == "InnoDB")

@@ -368,6 +368,38 @@ def test_arrow_of_the_driver_is_used(method: str, tmp_path: Path, monkeypatch: p
         read(ArrowDriver(method, twice), "SELECT", tmp_path / "twice")
 
 
+class Odbc(Driver):
+    """A connection of ODBC to a database of some name."""
+
+    name = ""
+
+    def getinfo(self, number: int) -> str:
+        return self.name if number == 17 else ""
+
+    def commit(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "statements", "outcome"),
+    [
+        ("Vertica", [], "zone of the database's sessions is unknown"),
+        ("Microsoft SQL Server", [], pa.timestamp("us")),
+        ("Snowflake", ["ALTER SESSION SET TIMEZONE = 'UTC'"], pa.timestamp("us")),
+        ("MariaDB", ["SET SESSION time_zone = '+00:00'"], "use a connection of type mysql"),
+    ],
+)
+def test_database_behind_odbc_decides_on_times(name: str, statements: list[str], outcome: Any, tmp_path: Path) -> None:
+    driver = Odbc([("x", datetime.datetime)], [(at(7),)])
+    driver.name = name
+    if isinstance(outcome, str):
+        with pytest.raises(BadInput, match=outcome):
+            read(DriverHook(driver), "SELECT", tmp_path / "rows")
+    else:
+        assert read(DriverHook(driver), "SELECT", tmp_path / "rows").schema.field("x").type == outcome
+    assert driver.statements[: len(statements)] == statements
+
+
 COLUMNS = [("id", NUMBER), ("at", "timestamptz"), ("price", NUMBER, 12, 2), ("name", STRING)]
 ROWS = [(n, at(n % 24, UTC) if n != 7 else None, D(n) / 4, f"t{n}") for n in (*range(20, 0, -1), 40)]
 

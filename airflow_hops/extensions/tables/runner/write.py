@@ -288,10 +288,16 @@ def _digests(batches: Iterable[list[tuple[object, ...]]], singles: Sequence[bool
     for rows in filter(None, batches):
         columns = zip(zip(*rows, strict=True), singles, strict=True)
         # A number's hash is linear, so that of [0.4, 0.6] would be that of [0, 1]; a tuple's is not.
-        hashes = [[hash((_comparable(value, single),)) for value in column] for column, single in columns]
+        hashes = [list(map(hash, zip(_comparable_values(*each), strict=True))) for each in columns]
         parts = [*map(sum, hashes), sum(map(hash, zip(*hashes, strict=True)))]
         sums = [one + other for one, other in zip(sums, parts, strict=True)]
     return sums
+
+
+def _comparable_values(values: Sequence[object], is_single: bool) -> Sequence[object]:
+    if {*map(type, values)} <= {str, datetime, bool, type(None)}:
+        return values
+    return [_comparable(value, is_single) for value in values]
 
 
 def _comparable(value: Any, is_single: bool) -> object:
