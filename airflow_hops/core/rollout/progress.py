@@ -62,7 +62,7 @@ class Progress(JsonFields):
 
     def next_step(self, plan: RolloutPlan, percent: int, stable: int) -> Progress:
         """Returns the state of the next step, which begins now."""
-        before = Counts.from_dict(self.stable_before).plus(self.counts(stable))
+        stable_counts = Counts.from_dict(self.stable_before).plus(self.counts(stable))
         return replace(
             self,
             steps=plan.steps_from(percent),
@@ -71,7 +71,7 @@ class Progress(JsonFields):
             percent=percent,
             since=now(),
             seen={},
-            stable_before=before.to_dict(),
+            stable_before=stable_counts.to_dict(),
             tests=0,
             tested_requests=0,
             judged=False,

@@ -70,7 +70,7 @@ class ServedPair:
     def _compare_labels(
         self, requests: CapturedRequests, feedback: pa.Table, significance: float
     ) -> list[CanaryFinding]:
-        changes = [datetime.fromisoformat(at) for at in self.changes]
+        changes = [datetime.fromisoformat(change) for change in self.changes]
         further = {name for trained in self._trained for name in trained.more_labels or ()}
         ours, theirs = (
             read_labelled(captured, feedback, trained.label, trained.classes, self._common_classes, further, changes)
