@@ -80,7 +80,9 @@ def binary_metrics(
     precision = reason = over_constant = None
     if "auc" in values:
         precision = average_precision(labels, p, even_weights(weights, rows))
-        intervals["average_precision"] = _interval_of_precision(precision, sample.effective_rows(labels == 1))
+        hits, others = sample.effective_classes(rows)[::-1]
+        odds = np.average(labels, weights=weights) / np.average(1 - labels, weights=weights)
+        intervals["average_precision"] = _interval_of_precision(precision, min(hits, others * odds))
         constant = np.full(rows, np.average(labels, weights=weights))
         losses = (binary_estimate("log_loss", labels, each, weights) for each in (p, constant))
         over_constant = paired_difference("log_loss", *losses, -1.0, sample) if detailed else None
@@ -124,6 +126,8 @@ def average_precision(labels: Array, scores: Array, weights: Array) -> float:
 
 def _interval_of_precision(value: float, positives: float) -> tuple[float, float]:
     """Returns the 95% interval of an average precision on the logit scale.
+
+    ``positives`` are those of even rows that would tell as much, of both classes.
 
     K. Boyd, K. H. Eng, C. D. Page, "Area under the precision-recall curve", ECML PKDD 2013.
     """

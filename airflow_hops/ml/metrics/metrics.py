@@ -16,6 +16,7 @@ Array = np.ndarray
 
 CALIBRATION_BINS = 10
 _Z_95 = 1.959963984540054
+_GREATEST_EXPONENT = 700.0
 _RESAMPLES = 200
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
 
@@ -185,6 +186,7 @@ def values_and_intervals(
 ) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
     """Returns the defined figures, and their 95% intervals within ``bounds``: Wilson's for the accuracy.
 
+    That of a loss is symmetric on a logarithmic scale: rows whose loss is low by chance differ little, too.
     An interval that would be infinite, that of a loss of a single row, is left out.
     """
     values: dict[str, Any] = {}
@@ -197,6 +199,9 @@ def values_and_intervals(
                 continue
             half, (low, high) = sample.half_width(each), bounds[name]
             ends = max(low, each.value - half), min(high, each.value + half)
+            if (low, high) == (0.0, math.inf) and each.value > 0:
+                factor = math.exp(half / each.value) if half < _GREATEST_EXPONENT * each.value else math.inf
+                ends = each.value / factor, each.value * factor
             if math.isfinite(ends[0]) and math.isfinite(ends[1]):
                 intervals[name] = ends
     return values, intervals
