@@ -94,10 +94,10 @@ def test_good_canary_is_promoted_step_by_step_under_load(pipeline: Pipeline) -> 
     # By then the stable version is asked no more: what it showed before is what the canary is compared with.
     assert last["stable"]["requests"] >= second["stable"]["requests"]
     assert report(pipeline, rollout)["history"] == [event for event in record["history"] if event["version"] == 2]
-    *before, alone = (
+    *compared, alone = (
         next(f for f in event["findings"] if f["what"] == "predictions") for event in (first, second, last)
     )
-    for finding, event in zip(before, (first, second), strict=True):
+    for finding, event in zip(compared, (first, second), strict=True):
         assert 30 <= finding["numbers"]["canary_rows"] <= event["canary"]["requests"] + 20, "those of its step"
         assert finding["numbers"].items() >= {"version": 2, "stable_version": 1}.items()
         assert 0 <= finding["numbers"]["ks_p_value"] <= 1

@@ -184,10 +184,10 @@ class _World:
         return (self.at - datetime.fromisoformat(at)).total_seconds()
 
     def send(self, requests: int, percent: int) -> None:
-        before = len(self.clients.answered)
+        earlier = len(self.clients.answered)
         self.clients.send(requests, percent)
         self.at += timedelta(seconds=1)
-        self.stamps += [self.at] * (len(self.clients.answered) - before)
+        self.stamps += [self.at] * (len(self.clients.answered) - earlier)
 
     def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
         entries = {}
@@ -222,7 +222,7 @@ class _World:
             if part["version"] == version
         ]
         ids = np.concatenate([part["ids"] for part, _ in parts])
-        stamps = np.concatenate([np.full(len(part["ids"]), int(at.timestamp() * 1e6)) for part, at in parts])
+        stamps = np.concatenate([np.full(len(part["ids"]), int(stamp.timestamp() * 1e6)) for part, stamp in parts])
         outputs = {
             f"output.{name}": pa.array([value for part, _ in parts for value in part["values"][name]])
             for name in parts[0][0]["values"]

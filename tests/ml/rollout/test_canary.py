@@ -447,7 +447,7 @@ def test_tests_of_a_rollout_share_its_significance() -> None:
 
 
 def test_labels_are_compared_within_steps_and_by_request() -> None:
-    """Where times are hard and easy, and the canary has most requests at the hard ones, the same model is not worse."""
+    """The same model is not worse if the canary has most requests at times when labels are hard to predict."""
     steps, others = np.repeat([0, 1, 2], [10, 500, 300]), np.repeat([0, 1, 3], [900, 500, 50])
     hard, theirs = np.where(steps == 1, 0.5, 0.05), np.where(others == 1, 0.5, 0.05)
     labels, other_labels = (_random.random(len(values)) < values for values in (hard, theirs))
