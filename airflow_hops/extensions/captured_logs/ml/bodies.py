@@ -19,6 +19,7 @@ from airflow_hops.extensions.captured_logs.ml.json_texts import (
     MOST_VALUES,
     Unusable,
     concatenated,
+    is_large,
     json_value,
     shown,
 )
@@ -32,6 +33,8 @@ Columns = dict[str, list[Any]]
 
 _GZIP = b"\x1f\x8b"
 _EMPTY_LISTS = 1000
+MOST_NAMES = 20_000
+"""Limit for the names of a body's values, as each may become a column."""
 _ENVELOPES = {
     "inputs": ("instances", "dataframe_records", "dataframe_split", "inputs"),
     "outputs": ("predictions", "outputs"),
@@ -174,12 +177,13 @@ def _json(text: bytes, where: str) -> Any:
         return json_value(text)
     except ValueError as error:
         fault = error
-    try:
-        values = [json_value(each) for each in concatenated(text)]
-        if len(values) > 1:
-            return JsonLines(values)
-    except ValueError:
-        pass
+    values = list[Any]()
+    if not is_large(text):
+        lists = [line for line in text.splitlines() if line.strip()] if text.startswith(b"[") else []
+        with contextlib.suppress(ValueError):
+            values = [json_value(line) for line in lists] or [value for value, _ in concatenated(text)]
+    if len(values) > 1 and None not in values:
+        return JsonLines(values)
     raise _undecodable(f"{where}: the body is not JSON ({fault}); it begins with {text[:60]!r}")
 
 
@@ -296,6 +300,8 @@ def _envelopes(body: Mapping[str, Any], what: str) -> list[str]:
 
 def _checked(body: Body, names: tuple[str, ...], what: str, where: str) -> Body:
     """Returns a body whose values have names; those that the source gives must be among them."""
+    if len(body.columns) > MOST_NAMES:
+        raise _undecodable(f"{where}: the body has {len(body.columns)} names; expected at most {MOST_NAMES}")
     if names and what == "inputs" and body.columns and not body.columns.keys() & {*names}:
         raise Unusable(
             "a request without any of the inputs",

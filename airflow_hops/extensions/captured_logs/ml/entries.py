@@ -144,13 +144,9 @@ def _objects(text: bytes, where: str) -> Iterator[tuple[str, Any, int]]:
         return
     except ValueError:
         pass
-    for number, each in enumerate(concatenated(text), 1):
-        try:
-            value = json_value(each)
-        except ValueError:
-            value = None
+    for number, (value, size) in enumerate(concatenated(text), 1):
         place = where if number == 1 else f"{where}, object {number}"
-        yield place, value if isinstance(value, dict) else None, len(each)
+        yield place, value if isinstance(value, dict) else None, size
 
 
 def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:

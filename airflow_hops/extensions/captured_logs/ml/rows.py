@@ -16,7 +16,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.captured_logs.core.source import CapturedSource
-from airflow_hops.extensions.captured_logs.ml.bodies import Columns
+from airflow_hops.extensions.captured_logs.ml.bodies import MOST_NAMES, Columns
 from airflow_hops.extensions.captured_logs.ml.columns import ColumnKinds, column_of
 from airflow_hops.extensions.captured_logs.ml.entries import LogEntry, is_unicode
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, shown
@@ -124,7 +124,8 @@ class StagedRows:
         self.count += rows
         if entry.endpoint is not None:
             self._endpoints[entry.endpoint] += 1
-        if block.rows >= _ROWS_AT_ONCE or block.size >= _BYTES_AT_ONCE:
+        is_wide = len(block.columns) > MOST_NAMES
+        if block.rows >= _ROWS_AT_ONCE or block.size >= _BYTES_AT_ONCE or is_wide:
             self._write()
 
     def _write(self) -> None:
@@ -199,8 +200,8 @@ class StagedRows:
         for row in others:
             leave_out([row], f"of endpoint {places[row][1]!r}", "choose an endpoint by the source's 'endpoint'")
         for name in block.columns.keys() - types.keys() - FACTS.keys():
-            values = block.columns[name].values(block.rows)
-            rows = [row for row, value in enumerate(values) if value is not None]
+            runs = block.columns[name].runs
+            rows = [start + at for start, run in runs for at, value in enumerate(run) if value is not None]
             leave_out(rows, "with names that few rows have", f"{shown(name)} is in fewer than one of {_FEW} rows")
         arrays = []
         for name, kind in {**FACTS, **types}.items():
