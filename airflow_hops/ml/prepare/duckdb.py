@@ -27,7 +27,7 @@ from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.prepare.options import PrepareOptions
 from airflow_hops.ml.prepare.classes import Classifier
 from airflow_hops.ml.prepare.columns import REASON_COLUMN, check_columns
-from airflow_hops.ml.prepare.engine import PreparedRows, WritePart, call_prepare
+from airflow_hops.ml.prepare.engine import PreparedRows, WritePart, call_prepare, described
 from airflow_hops.ml.prepare.hashes import partitions, stable_order
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.plain import plain
@@ -82,7 +82,7 @@ class DuckRows(PreparedRows):
         except duckdb.OutOfMemoryException as error:
             raise HopsError(f"{self.name}: DuckDB ran out of memory, or of space in {self.folder}: {error}") from error
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            raise BadInput(f"{self.name} raised {_first_line(error)}") from error
+            raise BadInput(f"{self.name} raised {described(error)}") from error
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def _with_reasons(
         try:
             schema = _arrow_schema(returned)
         except duckdb.Error as error:
-            raise BadInput(f"{options.prepare} raised {_first_line(error)}") from error
+            raise BadInput(f"{options.prepare} raised {described(error)}") from error
         check_columns(schema, options)
         _check_case(schema.names, "what prepare returned")
     else:
@@ -185,7 +185,7 @@ def _with_reasons(
         try:
             returned.project(reasons[-1])
         except duckdb.Error as error:
-            raise BadInput(f"reject[{reason!r}]: {condition!r}: {_first_line(error)}") from error
+            raise BadInput(f"reject[{reason!r}]: {condition!r}: {described(error)}") from error
     # Sums of integers are of 128 bits in DuckDB, which Arrow would get as decimals.
     select = [
         f"{quoted(name)}::BIGINT AS {quoted(name)}" if kind in ("HUGEINT", "UHUGEINT") else quoted(name)
@@ -231,10 +231,6 @@ def _check_case(names: Sequence[str], where: str, kind: str = "columns") -> None
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
             raise BadInput(f"{where}: DuckDB does not tell the {kind} {other!r} and {name!r} apart; rename one of them")
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
 def _in_threads(work: Callable[[Any], object], values: Iterable[object]) -> Iterator[Any]:

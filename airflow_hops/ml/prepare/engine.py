@@ -26,6 +26,8 @@ from airflow_hops.ml.step.context import StepContext
 
 WritePart = Callable[[int, Iterable[Any]], str]
 
+_LONGEST_MESSAGE = 4000
+
 
 class PreparedRows(ABC):
     """The rows that a user's function returned.
@@ -92,5 +94,11 @@ def call_prepare(name: str, function: Callable[..., object], *arguments: object)
     try:
         return function(*arguments)
     except Exception as error:
-        first_line = (str(error).strip() or "no message").splitlines()[0]
-        raise BadInput(f"{name} raised {type(error).__name__}: {first_line}") from error
+        raise BadInput(f"{name} raised {described(error)}") from error
+
+
+def described(error: Exception) -> str:
+    """Returns an error's class and the first line of its message; of DuckDB's, all lines, which point into the SQL."""
+    text = str(error).strip() or "no message"
+    is_of_duckdb = "duckdb" in type(error).__module__  # Spark's other lines are plans and traces of the JVM
+    return f"{type(error).__name__}: {text[:_LONGEST_MESSAGE] if is_of_duckdb else text.splitlines()[0]}"

@@ -22,6 +22,7 @@ array_column = sql("SELECT *, string_split(text, ' ') AS words FROM orders")
 timestamp_feature = sql("SELECT *, placed_at AS also_at FROM orders")
 # An account of 19 digits, which one row lacks.
 long_numbers = sql("SELECT *, CASE WHEN number != 7 THEN number + 1234567890123456789 END AS account FROM orders")
+misspelt = sql("SELECT *\nFORM orders")
 one_class = sql("SELECT * REPLACE (1 AS returned) FROM orders")
 # Thirteen classes; one row of the fourteenth is rejected for another reason.
 classes = sql(

@@ -265,6 +265,7 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
             {"reject": {"odd": "(amount > 7"}},
             "reject['odd']: '(amount > 7': ParserException: Parser Error: syntax",
         ),
+        ("misspelt", {}, "\nLINE 2: FORM orders\n             ^^^^^^"),
         ("good", {"time": "text"}, "prepare's column 'text' is of type string; expected"),
         (
             "good",
