@@ -85,7 +85,7 @@ def ingest_table(
         )
     read: Reader = pkgutil.resolve_name(source.reader)
     counts, files = _read_by(source, partial(read, table, source, plan, window, folder, pool), progress)
-    for sentence in counts.notices.sentences(source):
+    for sentence in (*counts.warnings, *counts.notices.sentences(source)):
         warn(sentence)
     if not counts.rows_out and source.may_be_empty:
         if not folder.has_files(table, files):  # whose columns the reader does not know

@@ -15,6 +15,9 @@ from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
 
+_MOST_WARNINGS = 20
+"""Maximum warnings in the snapshot's properties."""
+
 
 def run(
     context: StepContext,
@@ -57,6 +60,9 @@ def run(
             log.info("%s: %d rows in, %d out%s", table, counts.rows_in, counts.rows_out, reasons)
         for warning in warnings:
             log.warning("%s", warning)
+        if len(warnings) > _MOST_WARNINGS:
+            others = len(warnings) - _MOST_WARNINGS
+            warnings[_MOST_WARNINGS:] = [f"and {others} more, which the log of the ingest has"]
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},

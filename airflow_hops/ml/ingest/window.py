@@ -66,6 +66,7 @@ class WindowCounts(WorkSummary):
         earliest: First time, ISO 8601 UTC; None if no row has one.
         latest: Last time.
         notices: What a person should know of the values.
+        warnings: Further sentences, of an ingest within this one.
     """
 
     rows_in: int = 0
@@ -74,6 +75,7 @@ class WindowCounts(WorkSummary):
     earliest: str | None = None
     latest: str | None = None
     notices: Notices = field(default_factory=Notices)
+    warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Reads JSON."""

@@ -15,23 +15,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.sources.sources import RowSource, Source
-from airflow_hops.ml.readers.text_types import DATE, MARKS, UTC_TIME, ZONE, number_pattern
+from airflow_hops.ml.readers.text_types import (
+    A_TIME,
+    DATE,
+    LIKENESSES,
+    MARKS,
+    NUMBER,
+    UTC_TIME,
+    ZONE,
+    number_pattern,
+)
 
 _FEW = 0.1
 _MOST_UNITS = 2
+_SHOWN = 60
 _DATE_LENGTH = len("2026-01-31")
-_NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
-_TIME = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$"
 _MARKED = (
-    r"^\s*[-+\x{2212}]?\s?(?P<before>[$\x{80}-\x{10ffff}])?\s?[-+\x{2212}]?"
+    r"^\s*\(?[-+\x{2212}]?\s?(?P<before>[$\x{80}-\x{10ffff}]|[A-Z]{3} )?\s?[-+\x{2212}]?"
     r"(?P<number>(?:[0-9](?:[0-9.,' \x{a0}\x{202f}]*[0-9.,])?|[.,][0-9]+)(?:[eE][-+]?[0-9]+)?)"
-    r"[\s\x{a0}\x{202f}]?(?P<after>[^0-9.,'\s]{1,4})?\s*$"
+    r"[\s\x{a0}\x{202f}]?(?P<after>[^0-9.,'\s()]{1,4})?\)?\s*$"
 )
 """Pattern of a number with marks or units of any notation; RE2 compiles classes such as \\pL in milliseconds."""
+_LAKHS = ("of lakhs", "")
+_NOTATIONS = {marks: number_pattern(*marks) for marks in MARKS} | {
+    _LAKHS: r"^[0-9]{1,2}(,[0-9]{2})*,[0-9]{3}(\.[0-9]*)?$"
+}
+"""Patterns of numbers by decimal mark and thousands separator; no source reads India's."""
 _SIGNS = frozenset("%‰°")
 _BLANKS = np.isin(np.arange(256), list(b"\t\n\r "))
 # Of ASCII, and the first bytes of currency signs, blanks and the minus sign in UTF-8.
-_BEGIN_NUMBERS = np.isin(np.arange(256), [*b"\t\n\r 0123456789+-.,$", 0xC2, 0xE2, 0xEF])
+_BEGIN_NUMBERS = np.isin(np.arange(256), [*b"\t\n\r 0123456789+-.,$(", 0xC2, 0xE2, 0xEF])
+_CAPITALS = np.isin(np.arange(256), range(ord("A"), ord("Z") + 1))
 _DIGITS = np.isin(np.arange(256), list(b"0123456789"))
 _AS_SHAPE = bytes.maketrans(b"0123456789", b"1" * 10)
 
@@ -95,7 +109,9 @@ class Notices:
         """
         if rows := int(np.count_nonzero(chosen)):
             index = int(chosen.argmax())
-            self.add(column, kind, Count(rows, f"{file}, row {first + index + 1}", repr(str(values[index]))))
+            value = str(values[index])
+            shown = repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+            self.add(column, kind, Count(rows, f"{file}, row {first + index + 1}", shown))
 
     def add_texts(self, table: pa.Table, file: str, first: int) -> None:
         """Counts the values of a table's columns of text; arguments as in :meth:`add_values`."""
@@ -139,7 +155,8 @@ class Notices:
         lengths = np.diff(offsets) if valid.all() else np.where(valid, np.diff(offsets), 0)
         heads, tails = (data[np.where(lengths, ends, 0)] for ends in (offsets[:-1], offsets[1:] - 1))
         # Most texts begin like no number, and patterns cost much more than this.
-        positions = np.flatnonzero((lengths > 0) & _BEGIN_NUMBERS[heads])
+        is_code = _CAPITALS[heads] & _DIGITS[tails] & (lengths > len("EUR "))
+        positions = np.flatnonzero((lengths > 0) & (_BEGIN_NUMBERS[heads] | is_code))
         is_number, is_marked, is_time = (np.zeros(len(texts), bool) for _ in range(3))
         if len(positions):
             shapes = _shapes(texts.take(pa.array(positions)) if len(positions) < len(texts) else texts)
@@ -174,7 +191,9 @@ class Notices:
         Returns:
             Which shapes are numbers, numbers in another notation, and times.
         """
-        numbers, times = (np.asarray(pc.match_substring_regex(shapes, each)) for each in (_NUMBER, _TIME))
+        numbers, times = (
+            np.asarray(pc.match_substring_regex(shapes, each)) for each in (LIKENESSES[NUMBER], LIKENESSES[A_TIME])
+        )
         parts, marked = pc.extract_regex(shapes, _MARKED), np.zeros(len(shapes), bool)
         for index in np.flatnonzero(np.asarray(parts.is_valid()) & ~numbers):
             before, _, after = parts[int(index)].as_py().values()
@@ -183,8 +202,8 @@ class Notices:
                 self.add(column, f"{_UNIT}{unit}", Count(int(rows[index])))
         if numbers.any() or marked.any():
             written = pc.struct_field(parts, [1])
-            for marks in MARKS:
-                fits = np.asarray(pc.fill_null(pc.match_substring_regex(written, number_pattern(*marks)), False))
+            for marks, pattern in _NOTATIONS.items():
+                fits = np.asarray(pc.fill_null(pc.match_substring_regex(written, pattern), False))
                 self.add(column, _MARKS + "".join(marks), Count(int(rows[fits & (numbers | marked)].sum())))
         return numbers, marked, times
 
@@ -218,8 +237,9 @@ def _is_unit(kind: str) -> bool:
 
 def _unit(before: str, after: str) -> str | None:
     """Returns the unit of a number from what is before and after it; None if it is none."""
-    if after.isalpha():
-        return None if before else after
+    before = before.strip()
+    if before.isalpha() or after.isalpha():
+        return None if before and after else before + after
     marks = before + after
     return marks if all(mark in _SIGNS or category(mark) == "Sc" for mark in marks) else None
 
@@ -250,7 +270,9 @@ def _on_numbers(counts: Counts, source: RowSource) -> Iterator[Notice]:
     """Yields what is to be said of a text column most of whose values are numbers or times."""
     values, numbers, marked, times = (counts.get(kind, Count(0)).rows for kind in (VALUES, NUMBERS, MARKED, TIMES))
     units = [kind.removeprefix(_UNIT) for kind in counts if _is_unit(kind)]
-    notations = [marks for marks in MARKS if counts.get(_MARKS + "".join(marks), Count(0)).rows == numbers + marked]
+    notations = [
+        marks for marks in _NOTATIONS if counts.get(_MARKS + "".join(marks), Count(0)).rows == numbers + marked
+    ]
     others = values - numbers - marked
     is_code = len(units) > _MOST_UNITS or (len(units) > 1 and any(unit.isalpha() for unit in units))
     if marked and notations and not is_code and (not others or _is_few(others, values)):
@@ -280,7 +302,12 @@ def _on_numbers(counts: Counts, source: RowSource) -> Iterator[Notice]:
 def _advice(notations: Sequence[tuple[str, str]], units: Sequence[str], several: bool, source: RowSource) -> str:
     """Returns what to do to have values read as numbers."""
     own = (getattr(source, "decimal", None), getattr(source, "thousands", None))
-    if not isinstance(source, Source) or several or (own in notations and {*units} <= {*source.units}):
+    if (
+        not isinstance(source, Source)
+        or several
+        or notations == [_LAKHS]
+        or (own in notations and {*units} <= {*source.units})
+    ):
         return "rewrite them in prepare()"
     settings = [f"units={tuple(units)!r}"] if units else []
     options = []

@@ -42,11 +42,11 @@ _CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # newer releases of PyArrow parse a
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
 """Pattern of times with a zone."""
-_NUMBER = "a number"
+NUMBER, A_TIME = "a number", "a time"
 _NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
-_LIKENESSES = {
-    _NUMBER: r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$",
-    "a time": r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$",
+LIKENESSES = {
+    NUMBER: r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$",
+    A_TIME: r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$",
 }
 _FEW = 0.1
 NOT_THE_SAME = "would not be the same text again as a number"
@@ -145,12 +145,12 @@ Blame = tuple[int, str]
 def why_text(texts: pa.Array) -> Blame | None:
     """Returns the value that turns a column of numbers or times into text; None if most values are neither."""
     count = len(texts) - texts.null_count
-    for what, pattern in _LIKENESSES.items():
+    for what, pattern in LIKENESSES.items():
         alike = pc.match_substring_regex(texts, pattern)
         others = count - (pc.sum(alike).as_py() or 0)
         if 0 < others <= _FEW * count:
             return pc.index(alike, False).as_py(), f"is not {what}, as {count - others} of {count} values are"
-        if others == 0 and what == _NUMBER:
+        if others == 0 and what == NUMBER:
             return first_bad(texts, lambda some: as_type(some, FLOAT) is not None), NOT_THE_SAME
     return None
 

@@ -100,6 +100,9 @@ THEMES = {
     "yen": Theme(lambda r: f"{r.randint(1, 9**5)}円", words="units=('円',) has them", is_counted=False),
     "percent": Theme(lambda r: f"{r.randint(0, 99)} %", words="units=('%',) has them", is_counted=False),
     "dollars": Theme(lambda r: f"${_grouped(r, ',', '.')}", words="units=('$',) has them", is_counted=False),
+    "euros": Theme(lambda r: f"EUR {r.randint(1, 9**5)}", words="units=('EUR',) has them", is_counted=False),
+    "debts": Theme(lambda r: f"({r.randint(1, 99)})", words="rewrite them in prepare()", is_counted=False),
+    "lakhs": Theme(lambda r: f"{r.randint(1, 99)},{r.randint(10, 99)},345", words="in prepare()", is_counted=False),
     "minus": Theme(lambda r: f"\u2212{r.randint(1, 99)}", words="a number in another notation", is_counted=False),
     "plus": Theme(lambda r: f"+{r.randint(1, 99)}", words="is one of the numbers", is_counted=False),
     "nanoseconds": Theme(

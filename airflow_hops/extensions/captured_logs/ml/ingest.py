@@ -75,10 +75,17 @@ def copy_log(
         chosen = pool if pool.runs_here else IN_PROCESS
         # Without an end, all that is there is planned, whatever the window's start.
         whole = Window(window.start if planned.end is None else None, None)
+        warnings = list[str]()
         written, files = ingest_table(
-            table, staged, whole, folder, chosen, lambda share, text: progress(0.5 + share / 2, text)
+            table,
+            staged,
+            whole,
+            folder,
+            chosen,
+            lambda share, text: progress(0.5 + share / 2, text),
+            warn=warnings.append,
         )
-    counts = WindowCounts(0, written.rows_out, left_out.rows)
+    counts = WindowCounts(0, written.rows_out, left_out.rows, warnings=warnings)
     for reason, number in written.rejected.items():
         counts.reject(reason, number)
     counts.rows_in = written.rows_out + sum(counts.rejected.values())

@@ -98,7 +98,7 @@ def ingest_topic(
             progress(0.5 * done / total, f"{done} of {total} offsets")
         staged = values.source()
         rejected.flush()
-        entries = [FileEntry(**entry) for entry in uploaded]
+        entries, warnings = [FileEntry(**entry) for entry in uploaded], list[str]()
         for reason, records in rejected.reasons.items():
             log.warning(
                 "%s: %d records are set aside in %s/%s: %s", source.uri, records, REJECTED_FOLDER, table, reason
@@ -119,12 +119,14 @@ def ingest_topic(
                 folder,
                 pool if pool.runs_here else IN_PROCESS,
                 lambda share, text: progress(0.5 + share / 2, text),
+                warn=warnings.append,
             )
         except BadInput as error:
             raise BadInput(f"table {table!r}: {values.with_offsets(str(error))}") from error
     reasons_of_all = {**counts.rejected, **rejected.reasons}
     rows_in = counts.rows_in + sum(rejected.reasons.values())
-    return WindowCounts(rows_in=rows_in, rows_out=counts.rows_out, rejected=reasons_of_all), [*files, *entries]
+    totals = WindowCounts(rows_in=rows_in, rows_out=counts.rows_out, rejected=reasons_of_all, warnings=warnings)
+    return totals, [*files, *entries]
 
 
 def read_records(topic: Topic, ranges: TopicRanges, *, allow_gaps: bool = False) -> Iterator[tuple[list[Any], int]]:
