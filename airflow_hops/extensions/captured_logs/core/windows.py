@@ -77,7 +77,7 @@ class LogFile(JsonFields):
         read: Bytes that taken windows have read.
         quiet: Bytes that were read under another name, so that what is found again in them is not counted.
         seen: Bytes that windows of other names than ``finder`` have found.
-        finder: Name of the window of the newest plan.
+        finder: Name of the window of the newest plan; empty if all was read.
     """
 
     path: str
@@ -254,14 +254,18 @@ class LogState(JsonFields):
     def found(self, files: Iterable[LogFile], key: str) -> LogState:
         """Returns the state with the files that a window finds; parts of files that are gone are dropped."""
         former = {(file.path, file.born): file for file in self.files}
-        current = tuple(
-            replace(file, born=self.number, finder=key)
-            if (known := former.get((file.path, file.born))) is None
-            else replace(file, seen=known.seen if known.finder == key else known.end, finder=key)
-            for file in files
-        )
+        current = list[LogFile]()
+        for file in files:
+            finder = key if file.end > file.read else ""  # most files are read, and the state is short
+            if (known := former.get((file.path, file.born))) is None:
+                current.append(replace(file, born=self.number, finder=finder))
+            else:
+                seen = known.seen if known.finder == key else known.end
+                current.append(replace(file, seen=seen, finder=finder))
         born = {(file.path, file.born) for file in current}
-        return replace(self, files=current, parts=tuple(part for part in self.parts if (part.path, part.born) in born))
+        return replace(
+            self, files=tuple(current), parts=tuple(part for part in self.parts if (part.path, part.born) in born)
+        )
 
     def lost(self, files: Sequence[LogFile], listed: Iterable[str]) -> str | None:
         """Returns what may be lost with a file that was replaced or removed; None if nothing is.
