@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -17,9 +18,10 @@ import pytest
 
 from airflow_hops.cli import doctor as checks
 from airflow_hops.cli.arguments import command
-from airflow_hops.cli.terminal import shown
+from airflow_hops.cli.terminal import print_warning, shown
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.profiles import STAMP_NAME, profile_of
+from airflow_hops.core.steps.protocol import Line
 from airflow_hops.hooks.hops import HopsHook
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -60,6 +62,12 @@ def test_commands_print_no_control_characters_of_others(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
+def test_warnings_of_a_commands_step_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (Line(logging.INFO, "reads"), Line(logging.WARNING, "'zip' is text"), Line(logging.WARNING, "", 0.5)):
+        print_warning(line)
+    assert capsys.readouterr().err == "warning: 'zip' is text\n"
+
+
 def test_command_definitions_import_no_implementation() -> None:
     program = (
         "import airflow.cli.cli_config, sys; before = set(sys.modules); import airflow_hops.cli.definition as d; "
