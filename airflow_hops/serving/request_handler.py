@@ -18,7 +18,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
+from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes, merged_context_bytes
 
 # Order of a request: acquire the version, parse for its signature, account for images, run, release, count,
 # capture. Capture comes after the release, so a slow disk does not delay an unload. A request counts once,
@@ -138,6 +138,8 @@ class RequestHandler:
                 servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
                 call = make_call(servable)
                 images.grow(decoded_image_bytes(call.message))
+                if call.method is not Method.PREDICT:
+                    images.grow(merged_context_bytes(call.message))
                 began_s, cpu_s = time.perf_counter(), time.thread_time()
                 try:
                     reply = servable.answer(call)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import grpc
 
 from airflow_hops.core.serving_api.encoded_images import largest_image
+from airflow_hops.core.serving_api.tensors import STRING
+from airflow_hops.core.serving_api.wire import BYTES, Field, fields_of
 from airflow_hops.serving.errors import ServingError, too_large
 
 # Memory is reserved in steps, as a request grows: its body as it arrives, an estimate for the parsed values, the
@@ -16,14 +21,23 @@ from airflow_hops.serving.errors import ServingError, too_large
 # Assumes the worst growth for smaller requests, as a closer estimate costs more than it saves.
 _LOOKED_AT_FROM_BYTES = 2**20
 _WORST_GROWTH = 40
+_WORST_MESSAGE_GROWTH = 50
+# As measured from the request to the answer of a model that returns its input.
+_FIELD_BYTES = 100
+_CONTINUED = bytes(range(0x80, 0x100))  # all bytes of a varint but the last
 _PIXEL_BYTES = 5  # measured: 1.3 for one channel, 3.7 for three, 5.1 for four
 
 
 class RequestMemory:
-    """The memory that all requests of a server share; a limit of 0 bytes means no limit."""
+    """The memory that all requests of a server share; a limit of 0 bytes means no limit.
+
+    Attributes:
+        make_room: Called before a request is refused for lack of memory; releases memory of slow clients.
+    """
 
     def __init__(self, limit_bytes: int = 0) -> None:
         self.limit_bytes = limit_bytes
+        self.make_room: Callable[[], None] = lambda: None
         self.taken_bytes = 0
         self.lock = threading.Lock()
 
@@ -47,22 +61,30 @@ class Reservation:
         Raises:
             ServingError: RESOURCE_EXHAUSTED: the request exceeds the total, or the part that other requests leave.
         """
+        limit = self._memory.limit_bytes
+        if limit and self._size_bytes + size_bytes > limit:
+            raise too_large(
+                f"The request takes more memory than there is for all requests under way ({limit} bytes, "
+                "--max_request_memory_bytes)"
+            )
+        if self._take(size_bytes):
+            return
+        self._memory.make_room()
+        if not self._take(size_bytes):
+            raise ServingError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"Other requests under way leave too little memory ({limit} bytes for all, "
+                "--max_request_memory_bytes); try again",
+            )
+
+    def _take(self, size_bytes: int) -> bool:
         memory = self._memory
         with memory.lock:
-            limit = memory.limit_bytes
-            if limit and self._size_bytes + size_bytes > limit:
-                raise too_large(
-                    f"The request takes more memory than there is for all requests under way ({limit} bytes, "
-                    "--max_request_memory_bytes)"
-                )
-            if limit and memory.taken_bytes + size_bytes > limit:
-                raise ServingError(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"Other requests under way leave too little memory ({limit} bytes for all, "
-                    "--max_request_memory_bytes); try again",
-                )
+            if memory.limit_bytes and memory.taken_bytes + size_bytes > memory.limit_bytes:
+                return False
             memory.taken_bytes += size_bytes
             self._size_bytes += size_bytes
+            return True
 
     def release(self) -> None:
         """Releases the memory; a second call has no effect."""
@@ -83,14 +105,84 @@ def parsed_json_bytes(text: bytes) -> int:
     return 6 * len(text) + 64 * values + 72 * lists + 240 * objects + 60 * quotes
 
 
-def parsed_message_bytes(message: bytes) -> int:
+@dataclass(frozen=True)
+class MessageLayout:
+    """The memory that the fields of a message take in their decoded forms, in all of a request's stages.
+
+    Attributes:
+        parts: Messages in it, by number of the field.
+        varints: Fields of integers, which take the same memory however short they are.
+        varint_bytes: Memory of each integer.
+        growth: Memory of each byte of the other fields.
+        strings: Field that holds strings behind their lengths if field 1 says so, as in a ``TensorProto``.
+    """
+
+    parts: Mapping[int, MessageLayout] = field(default_factory=dict)
+    varints: frozenset[int] = frozenset()
+    varint_bytes: int = 50
+    growth: int = 12
+    strings: int = 0
+
+
+_TENSOR = MessageLayout({2: MessageLayout({2: MessageLayout()})}, frozenset({7, 10, 11, 13, 16, 17}), strings=4)
+PREDICT_LAYOUT = MessageLayout({2: MessageLayout({2: _TENSOR})})
+_EXAMPLES = MessageLayout(growth=25)
+EXAMPLES_LAYOUT = MessageLayout({2: MessageLayout({1: _EXAMPLES, 2: _EXAMPLES})})
+
+
+def parsed_message_bytes(message: bytes, layout: MessageLayout, most_bytes: float = math.inf) -> int:
     """Estimates the memory that decoding and answering a request message takes in addition to the message.
 
-    Numbers grow least; short strings and examples, each of which begins with its field's tag, grow most.
+    An estimate above ``most_bytes`` may be too low.
     """
     if len(message) < _LOOKED_AT_FROM_BYTES:
-        return _WORST_GROWTH * len(message)
-    return 12 * len(message) + 60 * (message.count(b"\x42") + message.count(b"\x0a"))
+        return _WORST_MESSAGE_GROWTH * len(message)
+    try:
+        return _grown(message, 0, len(message), layout, most_bytes)
+    except ValueError:  # the parser will refuse it after it has read a part
+        return _WORST_MESSAGE_GROWTH * len(message)
+
+
+def _grown(message: bytes, start: int, end: int, layout: MessageLayout, most_bytes: float) -> int:
+    total = strings = 0
+    has_strings = False
+    for each in fields_of(message, start, end):
+        part = layout.parts.get(each.number)
+        if part is not None and each.wire_type == BYTES:
+            total += _grown(message, each.start, each.end, part, most_bytes - total)
+        elif each.number in layout.varints:
+            varints = _varints(message, each)
+            total += layout.varint_bytes * (varints if each.wire_type == BYTES else varints // 2)  # each has a tag
+        else:
+            total += layout.growth * (each.end - each.start)
+            if layout.strings == each.number:
+                strings = _varints(message, each)
+            elif layout.strings and each.number == 1:
+                has_strings = any(byte & 0x7F == STRING.number for byte in message[each.end - 2 : each.end])
+        total += _FIELD_BYTES
+        if total > most_bytes:
+            break
+    return total + _FIELD_BYTES * strings * has_strings
+
+
+def _varints(message: bytes, place: Field) -> int:
+    return len(message[place.start : place.end].translate(None, _CONTINUED))
+
+
+def merged_context_bytes(message: bytes) -> int:
+    """Estimates the memory of the context of a message's examples, which each of them gets."""
+    examples = context = 0
+    try:
+        for given in fields_of(message, 0, len(message)):
+            if given.number == 2 and given.wire_type == BYTES:
+                for part in fields_of(message, given.start, given.end):
+                    if part.number == 2 and part.wire_type == BYTES:
+                        for each in fields_of(message, part.start, part.end):
+                            examples += each.number == 1
+                            context = max(context, each.end - each.start if each.number == 2 else 0)
+    except ValueError:
+        return 0
+    return _EXAMPLES.growth * examples * context
 
 
 def decoded_image_bytes(message: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -51,8 +52,10 @@ def encode(draw: random.Random, message: Any) -> bytes:
             parts.append([with_size(draw, field.number, entry) for entry in entries])
         elif not repeated:
             parts.append(_one(draw, field, value))
-        elif field.message_type is not None or field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+        elif field.message_type is not None:
             parts.append([part for each in value for part in _one(draw, field, each)])
+        elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            parts.append(_alike(list(value), lambda each, field=field: _one(draw, field, each)[0]))
         else:
             parts.append(_numbers(draw, field, list(value)))
     if draw.random() < 0.2:
@@ -61,6 +64,14 @@ def encode(draw: random.Random, message: Any) -> bytes:
     # The order within a field counts, that of fields does not.
     draw.shuffle(parts)
     return b"".join(part for each in parts for part in each)
+
+
+def _alike(values: list[Any], make: Callable[[Any], bytes]) -> list[bytes]:
+    """The encodings of values; of many, equal ones are encoded alike, which takes less time."""
+    if len(values) < 1000:
+        return [make(value) for value in values]
+    made = {value: make(value) for value in set(values)}
+    return [made[value] for value in values]
 
 
 def _one(draw: random.Random, field: Any, value: Any) -> list[bytes]:
@@ -81,9 +92,9 @@ def _numbers(draw: random.Random, field: Any, values: list[Any]) -> list[bytes]:
     """Numbers in one packed field, in several, or with a tag each."""
     form, parts = draw.choice(["packed", "pieces", "tags"]), list[bytes]()
     if form == "tags":
-        return [part for value in values for part in _one(draw, field, value)]
-    step = len(values) if form == "packed" else draw.randint(1, max(1, len(values)))
+        return _alike(values, lambda value: _one(draw, field, value)[0])
+    step = len(values) if form == "packed" else draw.randint(1 + len(values) // 100, 1 + len(values))
     for start in range(0, len(values), step or 1):
-        content = b"".join(_number(draw, field, value) for value in values[start : start + step])
+        content = b"".join(_alike(values[start : start + step], lambda value: _number(draw, field, value)))
         parts.append(with_size(draw, field.number, content))
     return parts

@@ -18,6 +18,8 @@ MAX_TENSOR_BYTES = 2**31
 # Up to this number of values, a list is faster than the bytes of a packed field.
 _FEW = 16
 MAX_FILLED_BYTES = 2**26
+# Number of Python objects at once: they take several times the memory of the numbers in them.
+_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -176,18 +178,24 @@ def _from_packed(proto: Any, tensor_type: TensorType, numbers: int) -> np.ndarra
 
 
 def _from_list(values: Any, tensor_type: TensorType) -> np.ndarray:
-    # A slice makes a list in one step; NumPy would get each value from the protobuf container.
-    array: np.ndarray
     if tensor_type.field == "int_val":
-        array = np.array(values[:], np.int32).astype(tensor_type.numpy)
-    elif tensor_type.field == "half_val":
-        array = np.array(values[:], np.int32).astype(np.uint16).view(tensor_type.numpy)
-    elif tensor_type.numpy.kind == "c":
+        return _numbers(values, np.int32).astype(tensor_type.numpy)
+    if tensor_type.field == "half_val":
+        return _numbers(values, np.int32).astype(np.uint16).view(tensor_type.numpy)
+    if tensor_type.numpy.kind == "c":
         if len(values) % 2:
             raise TensorError(f"{len(values)} numbers for complex elements; expected two for each")
-        array = np.array(values[:], f"<f{tensor_type.number_bytes}").view(tensor_type.numpy)
-    else:
-        array = np.array(values[:], tensor_type.numpy)
+        return _numbers(values, f"<f{tensor_type.number_bytes}").view(tensor_type.numpy)
+    return _numbers(values, tensor_type.numpy)
+
+
+def _numbers(values: Any, dtype: Any) -> np.ndarray:
+    # A slice makes a list in one step; NumPy would get each value from the protobuf container.
+    if len(values) <= _AT_ONCE:
+        return np.array(values[:], dtype)
+    array: np.ndarray = np.empty(len(values), dtype)
+    for start in range(0, len(values), _AT_ONCE):
+        array[start : start + _AT_ONCE] = np.array(values[start : start + _AT_ONCE], dtype)
     return array
 
 
@@ -244,7 +252,13 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
     else:
         flat = array.ravel()
         values = flat.view(np.uint16) if tensor_type.field == "half_val" else flat
-        getattr(proto, tensor_type.field).extend(values.tolist())
+        extend(getattr(proto, tensor_type.field), values)
+
+
+def extend(field: Any, flat: np.ndarray) -> None:
+    """Appends the values of an array to a repeated field."""
+    for start in range(0, flat.size, _AT_ONCE):
+        field.extend(flat[start : start + _AT_ONCE].tolist())
 
 
 def _as_bytes(value: object) -> bytes:

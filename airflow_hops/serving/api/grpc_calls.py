@@ -24,7 +24,13 @@ import grpc
 
 from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc, serve
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
+from airflow_hops.serving.request_memory import (
+    PREDICT_LAYOUT,
+    MessageLayout,
+    RequestMemory,
+    Reservation,
+    parsed_message_bytes,
+)
 
 # States of a call, each entered by an event in gRPC's thread: requested → accepted (the next call is requested at once)
 # → received → answered → done. A call in the pool has two open events, its close by the client and the end of its
@@ -39,6 +45,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 Answering = Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
 
 _FLAGS = 0
+_FULL = (grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
 # grpcio 1.85 reports the missing deadline of a call as 2^63 ns, which neither its client nor Python's locks can wait.
 _STUCK_S = 1.0
 _LONGEST_S = 10 * 365 * 86_400.0
@@ -57,6 +64,7 @@ class UnaryMethod:
         answer: Takes the request, the client's metadata and its deadline (``time.monotonic()``), and returns the
             response and trailing metadata. Errors other than ServingError are answered as INTERNAL.
         check: Raises ServingError if the client's metadata do not authorize the call.
+        layout: The memory that requests take.
     """
 
     path: str
@@ -64,6 +72,7 @@ class UnaryMethod:
     is_quick: Callable[[Any], bool]
     answer: Answering
     check: Callable[[Metadata], object]
+    layout: MessageLayout = PREDICT_LAYOUT
 
 
 class UnaryCalls:
@@ -72,7 +81,7 @@ class UnaryCalls:
     Args:
         server: Server that has not been started.
         max_threads: Number of requests that run at once, not counting the quick ones.
-        max_in_flight: Number of requests beyond which new ones are refused; 0 means no limit.
+        max_in_flight: Number of received requests beyond which new ones are refused; 0 means no limit.
         memory: Accounts for the memory of requests, except the quick ones.
         receive_s: Time limit for the arrival of a call's message.
 
@@ -125,12 +134,16 @@ class UnaryCalls:
             queue = state.completion_queue
             state.server.request_registered_call(queue, queue, method.path, call.accepted)
 
+    def is_full(self) -> bool:
+        """Returns whether the limit of calls in flight is reached."""
+        return 0 < self._max_in_flight <= self._in_flight
+
     def enter(self) -> bool:
-        """Adds a call to the calls in flight; returns False if the limit is reached."""
+        """Adds a call whose message is there to the calls in flight; returns False if the limit is reached."""
         if not self._max_in_flight:
             return True
         with self._lock:
-            if self._in_flight >= self._max_in_flight:
+            if self.is_full():
                 return False
             self._in_flight += 1
             return True
@@ -214,12 +227,11 @@ class _Call:
             return _GOES_ON
         left_s = event.call_details.deadline - time.time()
         self._deadline_s = math.inf if left_s > _LONGEST_S else time.monotonic() + left_s
-        self._is_counted = self._calls.enter()
-        if self._is_counted:
+        if self._calls.is_full():  # already before the message arrives
+            self._refuse(*_FULL)
+        else:
             self._calls.enter_receiving(self)
             self._core.start_server_batch((cygrpc.ReceiveMessageOperation(_FLAGS),), self.received)
-        else:
-            self._refuse(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
         return _GOES_ON
 
     def received(self, event: Any) -> object:
@@ -233,7 +245,10 @@ class _Call:
                 self._refuse(grpc.StatusCode.UNIMPLEMENTED, details)
                 return _GOES_ON
             request = self._method.read(message)
-            if not self._calls.stuck and self._method.is_quick(request):
+            self._is_counted = self._calls.enter()
+            if not self._is_counted:
+                self._refuse(*_FULL)
+            elif not self._calls.stuck and self._method.is_quick(request):
                 self._calls.answer_here(lambda: self._answer(request))
             else:
                 reservation = self._calls.memory.reserve(len(message))
@@ -275,7 +290,8 @@ class _Call:
                 self._refuse(grpc.StatusCode.CANCELLED, "The client gave up before a thread was free")
                 return
             try:
-                reservation.grow(parsed_message_bytes(message))
+                most_bytes = self._calls.memory.limit_bytes or math.inf
+                reservation.grow(parsed_message_bytes(message, self._method.layout, most_bytes))
             except ServingError as error:
                 self._refuse(error.code, error.message)
             else:

@@ -20,7 +20,7 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_handler import Answer, RequestHandler, RequestTarget, target_of
-from airflow_hops.serving.request_memory import RequestMemory
+from airflow_hops.serving.request_memory import EXAMPLES_LAYOUT, PREDICT_LAYOUT, MessageLayout, RequestMemory
 
 REQUEST_ID = "x-request-id"
 CAPTURED = "x-captured"
@@ -49,20 +49,27 @@ class GrpcServer:
     def add_services(self, handler: RequestHandler, control: Control, lifecycle: Lifecycle) -> None:
         """Adds all services."""
         for method in Method:
-            self.add_method(str(method), right_of(str(method)), *_inference(method, handler))
+            layout = PREDICT_LAYOUT if method is Method.PREDICT else EXAMPLES_LAYOUT
+            self.add_method(str(method), right_of(str(method)), *_inference(method, handler), layout)
         self.server.add_generic_rpc_handlers(
             (*_services(handler.catalog, control), traffic_service(control), health_service(lifecycle))
         )
 
     def add_method(
-        self, path: str, right: Right, read: Callable[[bytes], Any], is_quick: Callable[[Any], bool], answer: Answering
+        self,
+        path: str,
+        right: Right,
+        read: Callable[[bytes], Any],
+        is_quick: Callable[[Any], bool],
+        answer: Answering,
+        layout: MessageLayout,
     ) -> None:
         """Adds a method that a model answers, within the limits of requests; arguments are those of UnaryMethod."""
 
         def check(metadata: Metadata) -> None:
             self._access.check(right, authorization_of(metadata))
 
-        self._calls.add(UnaryMethod(path, read, is_quick, answer, check))
+        self._calls.add(UnaryMethod(path, read, is_quick, answer, check, layout))
 
     def add_service(self, name: str, methods: Mapping[str, grpc.RpcMethodHandler], rights: Mapping[str, Right]) -> None:
         """Adds the methods of a service that run no model, each with the right that it requires."""

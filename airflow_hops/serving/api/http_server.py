@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import logging
 import re
@@ -12,7 +13,7 @@ import threading
 import time
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -26,6 +27,8 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
 from airflow_hops.serving.routes import Answer, HttpRequest, HttpResponse, Routes, error_response, json_response
 
+# Slow clients: a request counts against --max_in_flight once its body is there. The memory of a body that arrives
+# slowly is given to other requests that need it.
 # Threads: the event loop reads bodies, checks tokens and writes answers; the pool parses and runs. Only the loop
 # changes _in_flight, so it needs no lock. A time-out answers the client, while the pool's thread finishes the run and
 # only then releases the memory.
@@ -39,6 +42,7 @@ _ORIGIN = re.compile(r"^https?://[^/?#]*", re.IGNORECASE)
 _TAKES_GZIP = re.compile(r"(?<![\w-])(?:x-)?gzip(?![\w-])(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 _COMPRESSED_FROM_BYTES = 1024
 _INFLATED_AT_ONCE_BYTES = 2**20
+_SLOW_BYTES_PER_S = 16_384
 _CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
@@ -94,7 +98,9 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest", daemon=True)
-        self._in_flight = 0
+        self._in_flight = self._running = 0
+        self._receiving: set[_Receiving] = set()
+        memory.make_room = self._end_slow
         self._drained = threading.Event()
 
     def start(self) -> None:
@@ -147,17 +153,20 @@ class HttpServer:
         except ServingError as error:
             # The body of an unauthorized request is not read, so the connection cannot be reused.
             return self._finished(request, error_response(error), close=not request.content.is_eof())
-        if self._flags.max_in_flight and self._in_flight >= self._flags.max_in_flight:
-            return self._finished(request, error_response(_unavailable("Too many requests in flight")))
+        if self._is_full():
+            return self._finished(request, error_response(_full()))
         self._in_flight += 1
         reservation = self._memory.reserve()
         running: Future[HttpResponse] | None = None
         try:
             body = await self._body(request, reservation)
+            if self._is_full():
+                raise _full()
             deadline_s = time.monotonic() + self._timeout_s
             parameters = dict(parse_qsl(query, keep_blank_values=True))
             asked = HttpRequest(request.method, path, body, request.headers, parameters, deadline_s)
             running = self._pool.submit(self._run, answer, match, asked, reservation)
+            self._running += 1
             async with asyncio.timeout(self._timeout_s):
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
@@ -170,6 +179,7 @@ class HttpServer:
             if running is None:
                 reservation.release()
             else:
+                self._running -= 1
                 # A request that timed out still runs, and takes memory until it ends.
                 running.add_done_callback(lambda _: reservation.release())
             self._in_flight -= 1
@@ -184,22 +194,38 @@ class HttpServer:
             request.writer.output_size = 0
         chunks: list[bytes] = []
         size = 0
-        received_by_s = self._loop.time() + self._flags.max_receive_seconds
-        while not content.at_eof():
-            try:
+        receiving = _Receiving(reservation, now_s := self._loop.time(), now_s)
+        received_by_s = now_s + self._flags.max_receive_seconds
+        self._receiving.add(receiving)
+        try:
+            while not content.at_eof():
                 idle_by_s = self._loop.time() + self._flags.rest_api_idle_seconds
-                async with asyncio.timeout_at(min(received_by_s, idle_by_s)):
+                async with asyncio.timeout_at(min(received_by_s, idle_by_s)) as receiving.timeout:
                     chunk = await content.readany()
-            except TimeoutError:
-                raise ServingError(
-                    grpc.StatusCode.DEADLINE_EXCEEDED, "The body of the request did not arrive"
-                ) from None
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            reservation.grow(len(chunk))
-            chunks.append(chunk)
+                if receiving.is_ended:
+                    raise TimeoutError
+                size += len(chunk)
+                if size > limit:
+                    raise _too_large(limit)
+                receiving.count(len(chunk), self._loop.time())
+                reservation.grow(len(chunk))
+                chunks.append(chunk)
+        except TimeoutError:
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "The body of the request did not arrive") from None
+        finally:
+            self._receiving.discard(receiving)
         return b"".join(chunks)
+
+    def _is_full(self) -> bool:
+        return 0 < self._flags.max_in_flight <= self._running
+
+    def _end_slow(self) -> None:
+        """Ends requests whose bodies arrive slowly, and releases their memory; called by any thread."""
+        for receiving in list(self._receiving):
+            if receiving.timeout is not None and receiving.is_slow(self._loop.time()):
+                receiving.is_ended = True
+                receiving.reservation.release()
+                self._loop.call_soon_threadsafe(receiving.end)
 
     def _run(
         self, answer: Answer, match: re.Match[str], request: HttpRequest, reservation: Reservation
@@ -227,6 +253,49 @@ class HttpServer:
         if close:
             finished.force_close()
         return finished
+
+
+@dataclass(eq=False)
+class _Receiving:
+    """A body in arrival.
+
+    Attributes:
+        reservation: Its memory.
+        since_s: Start of the present second or, while less arrives, of a longer time; on the clock of the event loop.
+        last_s: Arrival of the last chunk.
+        size_bytes: Bytes that arrived since ``since_s``.
+        timeout: Time limit of the chunk that is awaited.
+        is_ended: Whether its memory was given to others.
+    """
+
+    reservation: Reservation
+    since_s: float
+    last_s: float
+    size_bytes: int = 0
+    timeout: asyncio.Timeout | None = None
+    is_ended: bool = False
+
+    def count(self, size_bytes: int, now_s: float) -> None:
+        """Counts a chunk."""
+        if now_s - self.since_s > 1 and not self.is_slow(now_s):
+            self.since_s, self.size_bytes = now_s, 0
+        self.size_bytes += size_bytes
+        self.last_s = now_s
+
+    def is_slow(self, now_s: float) -> bool:
+        """Returns whether nothing arrives, or less than any network should carry."""
+        elapsed_s = now_s - self.since_s
+        return elapsed_s > 1 and (now_s - self.last_s > 1 or self.size_bytes < _SLOW_BYTES_PER_S * elapsed_s)
+
+    def end(self) -> None:
+        """Ends the wait for the next chunk."""
+        if self.timeout is not None:
+            with contextlib.suppress(RuntimeError):  # it has just arrived
+                self.timeout.reschedule(0.0)
+
+
+def _full() -> ServingError:
+    return _unavailable("Too many requests in flight")
 
 
 def _unavailable(message: str) -> ServingError:

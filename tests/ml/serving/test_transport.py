@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gzip
 import http.client
 import json
+import random
 import shutil
 import signal
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -273,6 +276,50 @@ def test_slow_clients_are_disconnected_and_hold_no_thread(strict_server: ServerP
     for client in clients:
         client.join()
     assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 31
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.scheduled(part="campaigns"))])
+def test_slow_clients_take_nothing_from_others(start_server: Start, saved_models: Path, seed: int) -> None:
+    """Neither requests in flight nor memory, whatever they have sent of a request, by either API."""
+    draw = random.Random(seed)
+    limits = {"max_in_flight": 4, "max_request_bytes": 100_000, "max_request_memory_bytes": 3_000_000}
+    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors", **limits)
+    head = b"POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\n"
+    whole = head + b"Content-Length: 100000\r\n\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    parts = b"P", head, whole, whole + b"{", chunked + b"fff"
+    sent = [*parts, whole + bytes(90_000), chunked + b"15f90\r\n" + bytes(90_000)]
+    address = server.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as stack:
+        channel = stack.enter_context(grpc.insecure_channel(server.address))
+        stream = channel.stream_unary(str(protocol.Method.PREDICT))
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def nothing_yet() -> Iterator[bytes]:
+            ended.wait()
+            yield from ()
+
+        begun = [stream.future(nothing_yet()) for _ in range(20)]
+        slow = []
+        for _ in range(100):
+            slow.append(stack.enter_context(socket.create_connection((address[0], int(address[1])))))
+            slow[-1].sendall(draw.choice(sent))
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        answers = collections.Counter[Any]()
+        until_s = time.monotonic() + 6
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError):
+                draw.choice(slow).sendall(b" ")  # some go on, a byte at a time
+            body = {"instances": ROW["instances"] * draw.choice([1, 900])}
+            status = server.call("/v1/models/vectors:predict", body)[0]
+            is_late = time.monotonic() > until_s - 4
+            answers[status, is_late] += 1
+            answers[bool(predict(VECTOR.SerializeToString(), timeout=10)), is_late] += 1
+        # Within the first seconds, a body that pauses cannot be told from others.
+        assert {status for status, is_late in answers if is_late} == {200, True}, answers
+        assert answers[200, True] > 10
+        assert not any(call.done() for call in begun)
 
 
 def test_excess_requests_in_flight_are_refused_on_arrival(start_server: Start, saved_models: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from airflow_hops import __version__
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, load_messages
 from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, to_raw
 from airflow_hops.extensions.open_inference.serving.predict import (
@@ -29,6 +30,7 @@ from airflow_hops.serving.errors import ServingError, check_deadline, invalid_ar
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.servable import Call, Servable
 from airflow_hops.serving.request_handler import RequestHandler, RequestTarget
+from airflow_hops.serving.request_memory import MessageLayout
 
 SERVICE = "inference.GRPCInferenceService"
 MESSAGES = load_messages(__package__)
@@ -86,7 +88,13 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
     handlers = {name: unary(answer, MESSAGES[f"{name}Request"]) for name, (answer, _) in methods.items()}
     server.add_service(SERVICE, handlers, {name: right for name, (_, right) in methods.items()})
     inference = _Inference(handler)
-    server.add_method(f"/{SERVICE}/ModelInfer", Right.PREDICT, inference.read, inference.is_quick, inference.answer)
+    functions = inference.read, inference.is_quick, inference.answer
+    server.add_method(f"/{SERVICE}/ModelInfer", Right.PREDICT, *functions, _LAYOUT)
+
+
+# As measured; the request is also a Predict request.
+_CONTENTS = MessageLayout(varints=frozenset(range(1, 6)), varint_bytes=100)
+_LAYOUT = MessageLayout({5: MessageLayout({5: _CONTENTS}, varints=frozenset({3}))})
 
 
 class _Received(NamedTuple):
@@ -150,7 +158,7 @@ class _Inference:
             if is_raw:
                 response.raw_output_contents.append(to_raw(array))
             else:
-                getattr(output.contents, _FIELDS[datatype]).extend(array.ravel().tolist())
+                tensors.extend(getattr(output.contents, _FIELDS[datatype]), array.ravel())
         trailing = grpc_service.metadata_of(answered) if request_id is not None else None
         return response.SerializeToString(), trailing
 
