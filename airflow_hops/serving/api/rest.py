@@ -206,7 +206,6 @@ def _jsonable(value: object) -> object:
 
 
 _KIND_OF_TYPE = {bool: "int64", int: "int64", float: "float", str: "bytes", dict: "bytes"}
-_FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def read_request(method: Method, body: bytes) -> Any:
@@ -294,9 +293,11 @@ def _float(name: str, value: float) -> float:
         number = float(value)
     except OverflowError:
         raise _lossy(value) from None
-    if np.isfinite(number) and abs(number) > _FLOAT_MAX:
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(number))
+    if np.isfinite(number) and not np.isfinite(rounded):
         raise _lossy(value)
-    return number
+    return rounded
 
 
 def _lossy(value: float) -> ServingError:

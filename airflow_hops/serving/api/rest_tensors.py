@@ -248,11 +248,12 @@ def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -
         for value in flat:
             if type(value) is int and abs(value) >= retained:
                 raise _lossy(value, tensor_type)
-    largest = np.finfo(tensor_type.numpy).max
-    too_large = np.isfinite(wide) & (np.abs(wide) > largest)
+    with np.errstate(over="ignore"):
+        floats: np.ndarray = wide.astype(tensor_type.numpy)
+    # Rounded, as the shortest text of the largest float32, 3.4028235e+38, is above it as a double.
+    too_large = np.isfinite(wide) & ~np.isfinite(floats)
     if too_large.any():
         raise _lossy(flat[int(np.argmax(too_large))], tensor_type)
-    floats: np.ndarray = wide.astype(tensor_type.numpy)
     return floats
 
 

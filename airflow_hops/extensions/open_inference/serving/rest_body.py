@@ -74,7 +74,7 @@ class Body:
         Raises:
             ServingError: An option is not of the protocol's form.
         """
-        request_id = self.document.get("id", "")
+        request_id = self.document.get("id") or ""
         if not isinstance(request_id, str):
             raise invalid_argument(f"id is {shown(request_id)}; expected a text")
         check_id(request_id)

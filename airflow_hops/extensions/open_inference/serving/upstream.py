@@ -22,9 +22,10 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE
 from airflow_hops.serving.models.signature_defs import PREDICT, fill_info
 from airflow_hops.serving.upstream import Upstream
 
-# The versions of a model are those of the server's repository index; of a server without one, those of the model's
-# metadata; and those of the config. Each is asked for whether it is ready, since MLServer's index has the state of the
-# model only. A model without any version is version 1, and its requests name none.
+# The versions of a model are those of the config or, without a config, of the server's repository index and of the
+# model's metadata. Both are hints: an index may be restricted to others, as Triton's is by PyTriton, or lack versions.
+# Whether each is ready decides. A model that is ready without a numbered version (MLServer's may be "v1") is version 1,
+# and its requests name none.
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,12 @@ class V2Upstream(Upstream):
                 f"Unrecognized servable version label: {label}. Servers of the Open Inference Protocol have no labels; "
                 "name a version, or none"
             )
-        metadata = self._ask("ModelMetadata", timeout_s, name=model, version=self._name(model, version))
+        try:
+            metadata = self._ask("ModelMetadata", timeout_s, name=model, version=self._name(model, version))
+        except ServingError as error:
+            self._raise_if_away(error, timeout_s)
+            code = grpc.StatusCode.FAILED_PRECONDITION if error.code in _AWAY else error.code
+            raise ServingError(code, error.message) from None
         definitions = protocol.SignatureDefMap()
         definition = definitions.signature_def[DEFAULT_SIGNATURE]
         definition.method_name = PREDICT
@@ -156,12 +162,15 @@ class V2Upstream(Upstream):
 
     def _read_statuses(self, model: str, timeout_s: float) -> Iterable[VersionStatus]:
         index = self._index(timeout_s)
-        states = self._states(model, timeout_s) if index is None else index.get(model, {})
+        states = (index or {}).get(model) or self._states(model, timeout_s)
         configured = self._configured.get(model, ())
         numbers = {name: int(name) for name in states if _NUMBER.fullmatch(name)}
+        has_numbers = bool(numbers)
         if configured:  # others, which the server may keep, are no longer wanted
             numbers = {str(number): number for number in configured}
-        if not numbers and "" in states and self._is_ready(model, "", timeout_s):
+        ready = {name for name in numbers if self._is_ready(model, name, timeout_s)}
+        may_be_unversioned = not ready and not has_numbers and {UNVERSIONED}.issuperset(configured)
+        if may_be_unversioned and self._is_ready(model, "", timeout_s):
             if model not in self._unversioned:
                 log.warning("upstream %s: model %s has no numbered version; it is version 1", self.address, model)
                 self._unversioned |= {model}
@@ -169,7 +178,7 @@ class V2Upstream(Upstream):
         self._unversioned -= {model}
         statuses = []
         for name, number in numbers.items():
-            if self._is_ready(model, name, timeout_s):
+            if name in ready:
                 statuses.append(VersionStatus(number, State.AVAILABLE, None))
             elif number in configured:
                 fault = self._faults.get(model)
@@ -185,8 +194,7 @@ class V2Upstream(Upstream):
         try:
             names = self._ask("ModelMetadata", timeout_s, name=model).versions
         except ServingError as error:
-            if error.code in _AWAY:
-                raise
+            self._raise_if_away(error, timeout_s)
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 log.warning("upstream %s: the versions of model %s are unknown: %s", self.address, model, error)
             return {}
@@ -197,8 +205,7 @@ class V2Upstream(Upstream):
         try:
             entries = self._ask("RepositoryIndex", timeout_s).models
         except ServingError as error:
-            if error.code in _AWAY:
-                raise
+            self._raise_if_away(error, timeout_s)
             return None
         models: dict[str, dict[str, str]] = {}
         for entry in entries:
@@ -209,9 +216,13 @@ class V2Upstream(Upstream):
         try:
             return bool(self._ask("ModelReady", timeout_s, name=model, version=version).ready)
         except ServingError as error:
-            if error.code in _AWAY:
-                raise
+            self._raise_if_away(error, timeout_s)
             return False
+
+    def _raise_if_away(self, error: ServingError, timeout_s: float) -> None:
+        """Raises the error if the server is away: Triton also answers UNAVAILABLE for methods that it restricts."""
+        if error.code in _AWAY and not self.is_reachable(timeout_s):
+            raise error
 
     def _ask(self, method: str, timeout_s: float, **fields: str) -> Any:
         return self._call(self._methods[method], MESSAGES[f"{method}Request"](**fields), timeout_s)

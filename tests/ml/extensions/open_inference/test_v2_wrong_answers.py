@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -15,6 +16,7 @@ from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.extensions.open_inference.serving.grpc_api import MESSAGES, SERVICE
 from airflow_hops.extensions.open_inference.serving.upstream import V2Upstream
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.catalog import State
 
 pytestmark = pytest.mark.runtime
 
@@ -28,6 +30,9 @@ class Server:
     def __init__(self) -> None:
         self.version, self.outputs = "", list[Any]()
         self.versions = list[str]()
+        self.index: list[tuple[str, str]] | None = None
+        self.restricted: frozenset[str] = frozenset()
+        self.ready_names: frozenset[str] | None = None  # None for all
 
     def infer(self, request: Any, context: Any) -> Any:
         response = MESSAGES["ModelInferResponse"](model_version=self.version)
@@ -37,17 +42,37 @@ class Server:
                 response.raw_output_contents.append(content)
         return response
 
+    def restrict(self, method: str, context: Any) -> None:
+        """Refuses a method as Triton does with --grpc-restricted-protocol."""
+        if method in self.restricted:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "This protocol is restricted, expecting header 'x'")
+
     def metadata(self, request: Any, context: Any) -> Any:
+        self.restrict("metadata", context)
         return MESSAGES["ModelMetadataResponse"](versions=self.versions)
 
     def ready(self, request: Any, context: Any) -> Any:
-        return MESSAGES["ModelReadyResponse"](ready=True)
+        is_ready = self.ready_names is None or request.version in self.ready_names
+        return MESSAGES["ModelReadyResponse"](ready=is_ready)
+
+    def live(self, request: Any, context: Any) -> Any:
+        return MESSAGES["ServerLiveResponse"](live=True)
+
+    def repository(self, request: Any, context: Any) -> Any:
+        self.restrict("index", context)
+        if self.index is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no index")
+        response = MESSAGES["RepositoryIndexResponse"]()
+        for name, version in self.index or ():
+            response.models.add(name=name, version=version, state="READY")
+        return response
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Server, V2Upstream]]:
     server, process = Server(), grpc.server(futures.ThreadPoolExecutor(2))
     answers = {"ModelInfer": server.infer, "ModelMetadata": server.metadata, "ModelReady": server.ready}
+    answers |= {"ServerLive": server.live, "RepositoryIndex": server.repository}
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
             answer, MESSAGES[f"{name}Request"].FromString, lambda message: message.SerializeToString()
@@ -107,3 +132,31 @@ def test_names_that_are_no_versions_are_left_out(served: tuple[Server, V2Upstrea
     server, upstream = served
     server.versions = ["3", "03", "0", "-1", "v2", "٣", "9" * 19, "9" * 5000]
     assert [*upstream.read_statuses("m", 20)] == [3]
+
+
+@pytest.mark.parametrize("draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
+def test_readiness_decides_whatever_the_index_says(served: tuple[Server, V2Upstream], draws: int) -> None:
+    """Servers have an index and metadata, none, or restricted ones; versions have numbers, or other names."""
+    server, upstream = served
+    server.version, server.outputs = "", [Y]
+    for number in range(draws):
+        draw = random.Random(number)
+        model = f"m{number}"
+        names = draw.choice([[], ["1"], ["3"], ["1", "2"], ["v1"], ["v1", "v2"], ["3", "v1"]])
+        server.versions = names if draw.random() < 0.7 else []
+        server.index = [(model, name) for name in names or [""]] if draw.random() < 0.6 else draw.choice([None, []])
+        server.restricted = frozenset(each for each in ("index", "metadata") if draw.random() < 0.4)
+        server.ready_names = frozenset({"", *(each for each in names if draw.random() < 0.8)})
+        numbers = {int(each) for each in names if each.isdigit()}
+        is_told = ("index" not in server.restricted and server.index) or (
+            "metadata" not in server.restricted and server.versions
+        )
+        expected = {each for each in numbers if str(each) in server.ready_names} if is_told and numbers else {1}
+        statuses = upstream.read_statuses(model, 20)
+        assert {each for each in statuses if statuses[each].state is State.AVAILABLE} == expected, number
+        for version in expected:
+            request = protocol.PredictRequest()
+            request.model_spec.name, request.model_spec.version.value = model, version
+            server.version = draw.choice(["", str(version) if numbers else "v1"]) if is_told and numbers else ""
+            assert upstream.answer(Method.PREDICT, request.SerializeToString(), 20)
+    server.versions, server.index, server.restricted, server.ready_names = [], None, frozenset(), None
