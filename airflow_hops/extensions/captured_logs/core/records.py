@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ class LogRecords:
                     raise BadInput(
                         f"{uri}: not the windows of a log ({error}); restore it, or remove it to begin again"
                     ) from error
-        return LogState()
+        return LogState(
+            number=time.time_ns() // 1000
+        )  # no plan may equal one of a state that was removed: steps are cached
 
     def write(self, state: LogState, former: LogState) -> None:
         """Writes the state, and removes the files of windows that are no longer in it."""

@@ -315,7 +315,7 @@ class LogState(JsonFields):
         before = sorted((w.horizon for w in self.windows if w.is_taken and w.horizon < horizon), reverse=True)
         oldest, expires = (before[index] if index < len(before) else None for index in (lookback, lookback - 1))
         oldest = max((each for each in (oldest, self.forgotten) if each is not None), default=None)
-        first = start if not self.number or start is None or self.first_start is None else min(self.first_start, start)
+        first = start if not self.windows or start is None or self.first_start is None else min(self.first_start, start)
         begin = start if start is not None else before[0] if before else None
         future = None if end is None or begin is None else end + lookback * (end - begin)
         plan = WindowPlan(self.number, key, end, lookback, first, oldest, expires, future, deployed, folder=folder)

@@ -205,11 +205,23 @@ def test_garbage_of_a_failed_window_stops_no_other(make_context: Any, tmp_path: 
     log, ingest = tmp_path / "log.jsonl", logs.Ingests(make_context, tmp_path)
     logs.append(log, [entry(1), *({"x": number} for number in range(20))])
     for _ in range(2):  # also if it is cleared
-        with pytest.raises(BadInput, match="20 rows in the window .* cannot be read, beside 1 others"):
+        with pytest.raises(BadInput, match=r"20 rows in the window .* cannot be read, beside 1 others"):
             ingest(hourly(log), *window(0), run_id="run")
     logs.append(log, [entry(2, HOUR_S), {"x": 1}])
     table, rows = ingest(hourly(log), *window(1))
     assert table["request_id"].to_pylist() == ["r1", "r2"] and rows.rejected == {"without 'id'": 21}
+
+
+def test_log_begins_again_without_its_state(make_context: Any, store: Any, tmp_path: Path) -> None:
+    log, ingest = tmp_path / "log.jsonl", logs.Ingests(make_context, tmp_path)
+    logs.append(log, [entry(1)])
+    folder = store.internal("_state", "tasks", "tests", ingest.task(hourly(log)), "logs", "log")
+    plans = []
+    for _ in range(2):
+        assert ingest(hourly(log), *window(0))[0]["request_id"].to_pylist() == ["r1"]
+        plans += [name for name in store.names(folder) if name.endswith(".npy")]
+        store.remove_folder(folder)
+    assert plans[0] != plans[1]  # a step of an equal plan would be in the cache
 
 
 def test_state_of_the_version_before_is_read_on(make_context: Any, store: Any, tmp_path: Path) -> None:
