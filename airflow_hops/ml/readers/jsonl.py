@@ -40,7 +40,7 @@ from airflow_hops.ml.readers.vectors import map_types
 log = logging.getLogger(__name__)
 
 _MOST_LEVELS = 100
-_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]')
+_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]')  # without going back, which takes memory
 _LONG_NUMBER = re.compile(rb"(?<=[\s:,\[])-?\d[\d.]{15,}(?:[eE][-+]?\d+)?(?=[\s,\]}])")
 _MOST_EXACT = 1 << 53
 

@@ -14,7 +14,7 @@ MOST_BYTES = 32 << 20
 """Limit for a body after Base64 and gzip."""
 MOST_VALUES = 1 << 20
 """Limit for the values of a JSON object or body; each takes up to 72 bytes."""
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{\]}]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
 _BOUNDARY = re.compile(rb"\}\s*\{")
 _TRIES = 16
 _SHOWN = 200
