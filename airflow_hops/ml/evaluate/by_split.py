@@ -53,7 +53,7 @@ def figures_by_split(
 
     Raises:
         SameLabel: all labels of the first split are equal.
-        BadInput: a column is missing or mistyped, or the candidate's outputs are not predictions.
+        BadInput: a split has no rows, a column is missing or mistyped, or the candidate's outputs are not predictions.
     """
     figures: dict[str, dict[str, Any]] = {}
     reasons, unscored = [], {}
@@ -71,6 +71,8 @@ def figures_by_split(
         if CHAMPION in scored.unscored:
             why = scored.unscored[CHAMPION].rpartition(".parquet: ")[2].partition("; the columns are")[0]
             unscored[split] = f"the champion cannot score its rows: {why}; {NOT_READ}"
+        if not len(scored.labels):
+            raise BadInput(f"split {split!r}: no rows to evaluate on; leave it out of splits, or look at prepare()")
         if number == 0:
             _check_labels(scored.labels, split, target.label, judge.problem)
         for name, predictions in scored.predictions.items():
@@ -91,12 +93,9 @@ def figures_by_split(
 
 
 def _check_labels(labels: np.ndarray, split: str, label: str, problem: Problem) -> None:
-    rows = len(labels)
-    if not rows:
-        raise BadInput(f"split {split!r}: no rows to evaluate on")
     if np.ptp(labels) == 0:
         needs = "labels that differ" if problem == REGRESSION else "both classes"
         raise SameLabel(
-            f"split {split!r}: label {label!r} is {labels[0]:g} in all {rows} rows; an evaluation needs {needs}: widen "
-            "the window, or look at how prepare() derives the label"
+            f"split {split!r}: label {label!r} is {labels[0]:g} in all {len(labels)} rows; an evaluation needs {needs}: "
+            "widen the window, or look at how prepare() derives the label"
         )

@@ -24,7 +24,8 @@ def check_predictions(values: np.ndarray, problem: Problem, what: str) -> None:
     Raises:
         BadInput: a number is not finite, a probability is not in [0, 1], or those of a row do not add up to 1.
     """
-    rows = len(values)
+    if not (rows := len(values)):
+        return
     by_row = values.reshape(rows, -1).astype(np.float64)
     if bad := int((~np.isfinite(by_row).all(axis=1)).sum()):
         raise BadInput(f"{what} is NaN or infinite in {bad} of {rows} rows")

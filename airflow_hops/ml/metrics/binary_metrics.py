@@ -84,8 +84,8 @@ def binary_metrics(
         odds = np.average(labels, weights=weights) / np.average(1 - labels, weights=weights)
         intervals["average_precision"] = _interval_of_precision(precision, min(hits, others * odds))
         constant = np.full(rows, np.average(labels, weights=weights))
-        losses = (binary_estimate("log_loss", labels, each, weights) for each in (p, constant))
-        over_constant = paired_difference("log_loss", *losses, -1.0, sample) if detailed else None
+        mine, theirs = (_log_loss(labels, each, weights) for each in (p, constant))
+        over_constant = paired_difference("log_loss", mine, theirs, -1.0, sample) if detailed else None
     else:
         reason = f"all {rows} labels are {int(labels[0])}; the AUC needs both classes"
     return BinaryMetrics(
@@ -109,9 +109,13 @@ def binary_estimate(metric: str, labels: Array, probabilities: Array, weights: A
     if metric == "auc":
         return area_under_roc(labels == 1, p, weights) if 0 < np.sum(labels) < len(labels) else None
     if metric == "log_loss":
-        p = np.clip(p, SMALLEST, 1 - SMALLEST)
-        return estimate(-np.where(labels == 1, np.log(p), np.log1p(-p)), weights)
+        return _log_loss(labels, p, weights)
     return estimate(np.square(p - labels) if metric == "brier" else (p >= 0.5) == (labels == 1), weights)
+
+
+def _log_loss(labels: Array, probabilities: Array, weights: Array | None) -> Estimate:
+    p = np.clip(probabilities, SMALLEST, 1 - SMALLEST)
+    return estimate(-np.where(labels == 1, np.log(p), np.log1p(-p)), weights)
 
 
 def average_precision(labels: Array, scores: Array, weights: Array) -> float:

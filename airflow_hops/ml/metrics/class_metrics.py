@@ -124,8 +124,9 @@ def class_metrics(
     reason = over_constant = None
     if detailed and np.ptp(labels):
         shares = np.bincount(labels, even_weights(weights, rows), classes) / even_weights(weights, rows).sum()
-        losses = (_log_loss(likely, weights) for likely in (probabilities[np.arange(rows), labels], shares[labels]))
-        over_constant = paired_difference("log_loss", *losses, -1.0, sample)
+        likely = probabilities[np.arange(rows), labels]
+        mine, theirs = (_log_loss(each, weights) for each in (likely, shares[labels]))
+        over_constant = paired_difference("log_loss", mine, theirs, -1.0, sample)
     if "auc" not in values:
         only = names[labels[0]] if names else labels[0]
         reason = f"all {rows} labels are {only}; the AUC needs two classes"
@@ -181,6 +182,7 @@ def _areas(
         area = area_under_roc(of_class, probabilities[:, number], sample.weights)
         sides = (sample.effective_rows(side) for side in (of_class, ~of_class))
         by_class[number] = (area.value, *area_interval(area.value, *sides))
+        assert area.parts is not None
         influence, parts = influence + area.influence, parts + area.parts
         worst = min(worst, area, key=lambda each: each.value)
     if not (count := len(by_class)):

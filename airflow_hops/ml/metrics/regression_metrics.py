@@ -75,7 +75,8 @@ def regression_metrics(
     if detailed and "r2" in values:
         squares = [np.square(labels - each) for each in (predictions, np.average(labels, weights=weights))]
         scale = np.average(squares[1], weights=weights)
-        over_constant = paired_difference("r2", *(estimate(each / scale, weights) for each in squares), -1.0, sample)
+        mine, theirs = (estimate(each / scale, weights) for each in squares)
+        over_constant = paired_difference("r2", mine, theirs, -1.0, sample)
     quantiles = weighted_quantiles(labels - predictions, RESIDUAL_QUANTILES, weights)
     return RegressionMetrics(
         rows=rows,

@@ -242,6 +242,7 @@ def row_hashes(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
     hashes = np.zeros(rows, np.uint64)
     for name in sorted(columns):
         for column in columns[name].reshape(rows, -1).T:
+            values: np.ndarray
             if column.dtype == object:
                 values = np.array([hash(value) for value in column.tolist()], np.int64)
             elif np.issubdtype(column.dtype, np.floating):

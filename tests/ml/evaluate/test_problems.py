@@ -173,13 +173,16 @@ class Bench:
     def __init__(self, store: ArtifactStore, run_stage: Any, folder: Path) -> None:
         self.store, self.run_stage, self.folder = store, run_stage, folder
 
-    def examples(self, columns: dict[str, Any], **properties: Any) -> Artifact:
-        described = ExamplesProperties(label="label", splits=("eval",), **properties)
+    def examples(self, columns: dict[str, Any], newest: dict[str, Any] | None = None, **properties: Any) -> Artifact:
+        """Writes the split `eval`, and the split `newest` if it is given."""
+        splits = {"eval": columns, **({} if newest is None else {"newest": newest})}
+        described = ExamplesProperties(label="label", splits=tuple(splits), **properties)
         with self.store.create(self.store.uri("tests", "run", "prepare", "examples"), "examples", Producer()) as writer:
-            (writer.path / "eval").mkdir()
-            table = pa.table(columns)
-            pq.write_table(table, writer.path / "eval" / "part-0.parquet")
-            return writer.commit(rows={"eval": RowCounts(len(table), len(table))}, properties=described.to_dict())
+            for split, values in splits.items():
+                (writer.path / split).mkdir()
+                pq.write_table(pa.table(values), writer.path / split / "part-0.parquet")
+            rows = {split: RowCounts(len(values["label"]), len(values["label"])) for split, values in splits.items()}
+            return writer.commit(rows=rows, properties=described.to_dict())
 
     def model(
         self,
@@ -532,3 +535,27 @@ def test_champion_that_cannot_read_the_rows_is_named(bench: Bench, change: str) 
         assert reason.startswith("eval: not compared with the champion: the champion cannot score its rows: ")
         assert ("'note'" in reason or "NaN" in reason) and "Replace champion on the page Models" in reason
         assert len(reason) < 500
+
+
+@pytest.mark.parametrize("problem", ["binary", "regression"])
+def test_empty_split_is_named(bench: Bench, problem: str) -> None:
+    label = LATE if problem == "binary" else NUMBERS
+    columns = {"label": label, "p": SHARES[:, 1]}
+    none = {name: values[:0] for name, values in columns.items()}
+    model = bench.model("new", "probability" if problem == "binary" else "prediction", ["p"], problem=problem)
+    for first, second, name in ((columns, none, "newest"), (none, columns, "eval")):
+        with pytest.raises(BadInput, match=f"split '{name}': no rows to evaluate on"):
+            bench.evaluate(model, bench.examples(first, second, problem=problem))
+
+
+def test_copies_of_rows_count_once(bench: Bench) -> None:
+    p, q = (np.clip(SHARES[:, 1] + random.normal(0, 0.1, ROWS), 0.01, 0.99) for _ in "pq")
+    gains = []
+    for times in (1, 20):
+        rows = np.repeat(np.arange(60), times)
+        bench.model("old", "probability", ["q"], champion=True, problem="binary")
+        candidate = bench.model("new", "probability", ["p"], problem="binary")
+        examples = bench.examples({"label": LATE[rows], "p": p[rows], "q": q[rows]}, problem="binary")
+        gain = bench.evaluate(candidate, examples)[1]["splits"]["eval"]["gain"]
+        gains.append([gain["difference"], gain["low"], gain["high"]])
+    assert gains[1] == pytest.approx(gains[0])

@@ -113,7 +113,7 @@ def _unusable_parts(parts: Mapping[str, Part], surveys: Mapping[str, Survey]) ->
     types = {name: surveys[name].types for name in parts if surveys[name].types}
     columns = Counter(column for own in types.values() for column in own)
     kinds = Counter((column, kind == "string") for own in types.values() for column, kind in own.items() if kind)
-    reasons = {}
+    reasons: dict[str, str] = {}
     for name, own in types.items():
         for column, count in columns.items():
             texts, numbers, kind = kinds[column, True], kinds[column, False], own.get(column)
@@ -138,7 +138,7 @@ def _rejected_files(index: pa.Table, unusable: Mapping[str, str]) -> pa.Table:
         [each["part"], REJECTED + _FILE + unusable[each["part"]], each["segment"], 0, each["rows_sum"], 0]
         for each in groups
     ]
-    return pa.table([*zip(*rows, strict=True)] or [[]] * len(_INDEX), schema=_INDEX)
+    return pa.table([[row[number] for row in rows] for number in range(len(_INDEX))], schema=_INDEX)
 
 
 @dataclass
