@@ -96,6 +96,6 @@ def _check_labels(labels: np.ndarray, split: str, label: str, problem: Problem) 
     if np.ptp(labels) == 0:
         needs = "labels that differ" if problem == REGRESSION else "both classes"
         raise SameLabel(
-            f"split {split!r}: label {label!r} is {labels[0]:g} in all {len(labels)} rows; an evaluation needs {needs}: "
-            "widen the window, or look at how prepare() derives the label"
+            f"split {split!r}: label {label!r} is {labels[0]:g} in all {len(labels)} rows; an evaluation needs {needs}"
+            ": widen the window, or look at how prepare() derives the label"
         )
