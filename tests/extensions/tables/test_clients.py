@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import math
 import random
 import re
@@ -191,7 +192,21 @@ def check_history(draw: random.Random, database: Database, folder: Path, writes:
             }, context
 
 
+def check_batches(database: Database, folder: Path) -> None:
+    """Writes each name once to a column of each natural type, of which it replaces no other."""
+    store, rows = ArtifactStore(str(folder / "batches")), pa.table({"id": [1]})
+    for type_ in database.batches[: database.natural]:
+        database.execute("DROP TABLE IF EXISTS kept")
+        database.execute(f"CREATE TABLE kept (id INTEGER, hops_batch {type_}, hops_folder VARCHAR(50))")
+        clients = itertools.cycle(database.hooks.values())
+        names = [name for family in BATCHES for name in family if name]
+        written = [name for name in names if refusal(store, rows, next(clients), name) is None]
+        assert sorted(name for (name,) in database.execute("SELECT hops_batch FROM kept")) == sorted(written), type_
+        assert len(written) > 20
+
+
 def check(database: Database, folder: Path, draws: int, seed: int) -> None:
+    check_batches(database, folder)
     for history in range(draws // 5):
         check_history(random.Random(f"{seed} {history}"), database, folder / str(history), 5)
 
