@@ -217,8 +217,8 @@ class _World:
     def _table(self, name: str) -> pa.Table:
         version = int(name.split("-v")[1].split("-")[0])
         parts = [
-            (part, at)
-            for part, at in zip(self.clients.answered, self.stamps, strict=True)
+            (part, stamp)
+            for part, stamp in zip(self.clients.answered, self.stamps, strict=True)
             if part["version"] == version
         ]
         ids = np.concatenate([part["ids"] for part, _ in parts])

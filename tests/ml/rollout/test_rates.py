@@ -9,6 +9,9 @@ import pytest
 from rollout_simulation import Point, simulate
 from scipy.stats import binom
 
+from airflow_hops.core.rollout.plan import Limits
+from airflow_hops.ml.rollout.labels import LabelledAnswers, compare_labels
+
 STATED = 0.01
 """The default ``significance``, of each comparison."""
 ANSWERS = ("continuous", "leaves", "one_hot", "constant", "nan", "regression", "several")
@@ -67,3 +70,16 @@ def test_an_outage_at_100_percent_rolls_nothing_back(monkeypatch: pytest.MonkeyP
     point = Point(100, "constant", "bursts", bake_s=60.0)
     ends = Counter(simulate(point, seed, monkeypatch).decision for seed in range(12))
     assert ends["left"] and ends["promoted"] and not ends["rolled_back"]
+
+
+@pytest.mark.parametrize(("canary", "stable"), [(500, 50), (50, 500), (2000, 250)])
+def test_loss_of_a_rare_class_ends_as_few_equal_canaries_as_is_stated(canary: int, stable: int) -> None:
+    random = np.random.default_rng(3)
+
+    def rows(size: int) -> LabelledAnswers:
+        chance = np.clip(0.01 * np.exp(random.normal(size=size)), 1e-4, 0.99)
+        labels = (random.random(size) < chance).astype(float)
+        return LabelledAnswers(chance, labels, "binary", 0, np.arange(size), np.zeros(size, int))
+
+    verdicts = [compare_labels(rows(canary), rows(stable), "rare", Limits(), STATED).verdict for _ in range(100)]
+    assert verdicts.count("bad") <= binom.ppf(1 - 1e-4, len(verdicts), STATED)
