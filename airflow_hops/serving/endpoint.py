@@ -19,6 +19,7 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import (
     bind_grpc,
+    bind_grpc_socket,
     grpc_credentials,
     hold_port,
     port_error,
@@ -114,6 +115,8 @@ class Endpoint:
     def open_ports(self) -> None:
         """Opens the ports; raises StartError if another program has taken a port in the meantime."""
         bind_grpc(self._grpc.server, self._flags.host, self.grpc_port, self._credentials)
+        if self._flags.grpc_socket_path:
+            bind_grpc_socket(self._grpc.server, self._flags.grpc_socket_path)
         self._grpc_holder.close()
         if self._rest is not None:
             try:

@@ -15,19 +15,21 @@ from airflow_hops.serving import flag_values
 from airflow_hops.serving.flags import GROUPS, Flags
 from airflow_hops.serving.parts import ServerPart, server_parts
 
-# TensorFlow Serving's flags that have no effect here, and the reason for the user.
+# TensorFlow Serving's flags that need nothing here.
 _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
+    "remove_unused_fields_from_bundle_metagraph": "they are never kept",
+    "skip_initialize_tpu": "there is no TPU",
+}
+# TensorFlow Serving's flags that this server does not have, unless they are false, and what to do.
+_NOT_TAKEN = {
     "enable_profiler": "profile a model in a process of your own, with tf.profiler.experimental",
-    "grpc_socket_path": "gRPC listens on --port alone",
     "mixed_precision": "this pass does not exist",
     "num_tflite_interpreters_per_pool": "models of TensorFlow Lite are not served",
     "num_tflite_pools": "models of TensorFlow Lite are not served",
     "per_process_gpu_memory_fraction": "TensorFlow allocates GPU memory as needed",
     "platform_config_file": "models are recognised by their files",
     "prefer_tflite_model": "models of TensorFlow Lite are not served",
-    "remove_unused_fields_from_bundle_metagraph": "they are never kept",
-    "skip_initialize_tpu": "there is no TPU",
     "tensorflow_session_config_file": "see --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism",
     "thread_pool_factory_config_file": "TensorFlow manages the threads",
     "use_alts_credentials": "see --ssl_config_file",
@@ -52,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m airflow_hops.serving",
         description="Serves models with TensorFlow Serving's gRPC and REST APIs. Takes its flags, and a few more. "
-        "Like TensorFlow Serving, prints and ignores unknown flags.",
+        "Refuses flags that it does not have.",
         usage=f"%(prog)s --model_base_path=/FOLDER | --model_config_file=FILE{models} [--flag=VALUE …]",
         formatter_class=partial(argparse.HelpFormatter, max_help_position=40, width=120),
         allow_abbrev=False,
@@ -97,15 +99,18 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     namespace, rest = parser.parse_known_args(arguments)
     notes = []
     for argument in rest:
-        name = argument.lstrip("-").partition("=")[0]
-        reason = _WITHOUT_EFFECT.get(name) if argument.startswith("-") else None
-        if reason is not None:
-            notes.append(f"flag --{name} has no effect here: {reason}")
+        name, _, value = argument.lstrip("-").partition("=")
+        flag = name if argument.startswith("-") else ""
+        if flag in _WITHOUT_EFFECT:
+            notes.append(f"flag --{name} has no effect here: {_WITHOUT_EFFECT[name]}")
+        elif flag in _NOT_TAKEN:
+            if value.lower() not in ("false", "0"):
+                parser.error(f"--{name} is not supported: {_NOT_TAKEN[name]}; leave it out")
         else:
             close = get_close_matches(
-                f"--{name}", [flag for action in parser._actions for flag in action.option_strings]
+                f"--{name}", [option for action in parser._actions for option in action.option_strings]
             )
-            notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+            parser.error(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
     values = vars(namespace)
     threads = values.get("tensorflow_session_parallelism", 0)
     values = {"tensorflow_intra_op_parallelism": threads, "tensorflow_inter_op_parallelism": threads, **values}

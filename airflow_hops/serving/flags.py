@@ -52,6 +52,7 @@ class Flags:
     grpc_channel_arguments: str = flag(
         "", "gRPC channel arguments, such as grpc.max_connection_age_ms=2000,…", flag_values.arguments
     )
+    grpc_socket_path: str = flag("", "path of a UNIX socket for gRPC, besides --port and without TLS")
     ssl_config_file: str = flag("", "SSLConfig in text format: TLS for gRPC")
     rest_api_enable_ssl: bool = flag(
         False, "not a TensorFlow Serving flag: TLS for REST as well, with --ssl_config_file"

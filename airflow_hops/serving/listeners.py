@@ -64,6 +64,23 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     raise StartError(f"--port={port}: gRPC cannot listen at {host}:{port}")
 
 
+def bind_grpc_socket(server: grpc.Server, path: str) -> None:
+    """Binds a gRPC server that has not been started to a UNIX socket, too, in place of one that a killed server left.
+
+    Raises:
+        StartError: The folder cannot be written, another file has the path, or the path is too long.
+    """
+    try:
+        bound = server.add_insecure_port(f"unix:{path}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise StartError(
+            f"--grpc_socket_path={path}: gRPC cannot listen there; expected a path of up to 107 bytes in a folder that "
+            "this user can write, where no other file is"
+        )
+
+
 def read_ssl_config(ssl_config_file: str) -> object:
     """Reads TensorFlow Serving's ``SSLConfig``, which holds keys and certificates in PEM; None if no file is named.
 

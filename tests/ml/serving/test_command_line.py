@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import sys
+import tempfile
 import time
 import urllib.error
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import tensorflow as tf
 from server_process import ServerProcess, Start, predict_request, write_models
@@ -58,6 +60,12 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         ("--model_base_path=/m --file_system_poll_wait_seconds=nan", "value is 'nan'; expected seconds"),
         ("--model_base_path=/m --capture_mode=some", "--capture_mode: invalid choice: 'some'"),
         ("--model_base_path=/m --capture_sampling_percent=101", "expected a percent from 0 to 100"),
+        (
+            "--model_base_path=/m --captur_base_path=/c",
+            "argument: --captur_base_path=/c; did you mean --capture_base_path",
+        ),
+        ("--model_base_path=/m --no_such_flag", "unknown argument: --no_such_flag"),
+        ("--model_base_path=/m stray", "unknown argument: stray"),
         ("--model_base_path=/m --prediction_token_file=/t", "--prediction_token_file is set without --control"),
         ("--model_base_path=/m --feedback_token_file=/t", "--feedback_token_file is set without --control"),
     ],
@@ -127,25 +135,43 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str], monkey
     assert end.value.code == 0
     assert "--traffic_config_file" in usage
     not_shown = [name for name in TENSORFLOW_SERVING_FLAGS.split() if f"  --{name}" not in usage]
-    # One that has no effect here is not in the help, and says why when it is given.
-    monkeypatch.setattr(sys, "argv", ["serving", *(f"--{name}=1" for name in not_shown), "--version"])
+    # One that is not in the help is either not needed or, unless it is false, refused.
+    monkeypatch.setattr(sys, "argv", ["serving", *(f"--{name}=false" for name in not_shown), "--version"])
     assert main() == 0
     printed = capsys.readouterr()
     assert "TensorFlow Library: 2." in printed.out
-    lines = printed.err.splitlines()
-    assert [line.partition(" has no effect here: ")[0] for line in lines] == [f"flag --{name}" for name in not_shown]
+    noted = {line.partition(" has no effect here: ")[0].removeprefix("flag --") for line in printed.err.splitlines()}
+    assert {"enable_grpc_healthcheck_service", "skip_initialize_tpu"} < noted < {*not_shown}
+    for name in {*not_shown} - noted:
+        with pytest.raises(SystemExit):
+            parse_flags(["--model_base_path=/m", f"--{name}=1"])
+        assert f": --{name} is not supported: " in capsys.readouterr().err
 
 
-def test_unknown_flags_are_ignored_and_an_empty_config_serves_nothing(start_server: Start, tmp_path: Path) -> None:
-    (note,) = parse_flags(["--model_base_path=/m", "--captur_base_path=/c"])[1]
-    assert note.startswith("unknown argument: --captur_base_path=/c; did you mean --capture_base_path")
-    config = tmp_path / "models.config"
+def test_flags_of_tensorflow_serving_are_taken_or_refused(start_server: Start, tmp_path: Path) -> None:
+    config, path = tmp_path / "models.config", small_socket_path()
     config.write_text("")
-    server = start_server(model_config_file=config, no_such_flag=1, num_tflite_pools=4)
-    assert "unknown argument: --no_such_flag=1\n" in server.log()
-    assert "flag --num_tflite_pools has no effect here: models of TensorFlow Lite are not served" in server.log()
+    flags = {"grpc_socket_path": path, "enable_grpc_healthcheck_service": "true", "prefer_tflite_model": "false"}
+    server = start_server(model_config_file=config, **flags)
+    assert "flag --enable_grpc_healthcheck_service has no effect here: the health service is always" in server.log()
     assert server.call("/readyz") == (200, {"ready": True, "models": {}, "unavailable": []})
-    assert server.terminate() == 0
+    for address in (server.address, f"unix:{path}"):
+        with grpc.insecure_channel(address) as channel:
+            check = channel.unary_unary(f"/{protocol.HEALTH_SERVICE}/Check")
+            assert protocol.HealthCheckResponse.FromString(check(b"")).status == 1
+    # A server that is killed leaves its socket to the next one.
+    server.process.kill()
+    server.process.wait()
+    assert path.exists()
+    again = start_server(model_config_file=config, grpc_socket_path=path)
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        assert channel.unary_unary(f"/{protocol.HEALTH_SERVICE}/Check")(b"")
+    assert again.terminate() == 0
+
+
+def small_socket_path() -> Path:
+    """A path of a socket, which pytest's folders would make too long."""
+    return Path(tempfile.mkdtemp()) / "grpc.sock"
 
 
 def first_answer(server: ServerProcess, ask: Callable[[], Any]) -> Any:

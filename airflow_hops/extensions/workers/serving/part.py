@@ -17,6 +17,8 @@ class Workers(ServerPart):
         workers = flags.of(WorkerFlags).workers
         if workers > 1 and flags.models_flag:
             return f"--workers={workers} and --{flags.models_flag} are both given; start several servers"
+        if workers > 1 and flags.grpc_socket_path:
+            return f"--workers={workers} and --grpc_socket_path are both given; workers cannot share a UNIX socket"
         return ""
 
     def run(self, flags: Flags) -> int | None:
