@@ -174,7 +174,7 @@ def _kind_of_list(value: list[Any]) -> tuple[int, str]:
     return depth, max(present, key=groups[0].index)
 
 
-def _texts(cells: Iterable[Cell], missing: Sequence[str] = _MISSING) -> pa.Array:
+def _texts(cells: Iterable[str], missing: Sequence[str] = _MISSING) -> pa.Array:
     """Returns cells as text; those that mean a missing value are null, as in a file of CSV."""
     texts = pa.array([cell.encode("utf-8", "replace") for cell in cells], pa.binary()).cast(TEXT)
     return pc.if_else(pc.is_in(texts, value_set=pa.array(missing, TEXT)), pa.scalar(None, TEXT), texts)
