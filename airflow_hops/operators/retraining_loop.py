@@ -83,7 +83,7 @@ def retraining_loop(
         if performance is not None:
             conditions = [each for each in policy.when.leaves() if isinstance(each, Performance)]
             windows = [each.window for each in conditions if each.window is not None]
-            arguments = {"task_id": "performance", **({"window": windows[0]} if windows else {})}
+            arguments: dict[str, Any] = {"task_id": "performance", **({"window": windows[0]} if windows else {})}
             arguments |= agreed(f"{where}performance", performance, named)
             measured = PerformanceOperator(**arguments).output
         RequestRetrainingOperator(

@@ -29,7 +29,7 @@ from airflow_hops.runner.arguments import BadArgument, FunctionName, check_argum
 
 Arguments = Mapping[str, Any]
 _OTHERS = ("ingest", "statistics", "schema", "validate", "evaluate", "infra_validate", "deploy")
-_OPERATORS: Mapping[str, type] = {
+_OPERATORS: Mapping[str, Any] = {
     "ingest": IngestOperator,
     "prepare": PrepareOperator,
     "statistics": StatisticsOperator,

@@ -72,11 +72,11 @@ Version = Annotated[
 ]
 
 
-def check_arguments(constructor: Callable[..., None], arguments: Mapping[str, Any], templated: Collection[str]) -> None:
+def check_arguments(constructor: Callable[..., Any], arguments: Mapping[str, Any], templated: Collection[str]) -> None:
     """Checks arguments of an operator by the annotations of its constructor.
 
     Args:
-        constructor: The ``__init__`` of the class that takes the arguments.
+        constructor: The ``__init__`` of the class that takes the arguments, or a function.
         arguments: The arguments by name.
         templated: Names of those that may be templates or outputs of other tasks.
 
@@ -134,7 +134,7 @@ def _of_values(hint: object) -> tuple[object, ...]:
 
 
 @cache
-def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[object, object]]:
+def _annotations(constructor: Callable[..., Any]) -> dict[str, tuple[object, object]]:
     """Returns type and default of each argument."""
     try:
         hints = get_type_hints(constructor, include_extras=True)

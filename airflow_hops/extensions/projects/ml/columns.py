@@ -85,8 +85,15 @@ def describe(
     """
     if package is not None and importlib.util.find_spec(package) is not None:
         raise BadInput(f"name {package!r} is the name of a module in the runtime environment; choose another one")
-    marks = {"decimal": decimal or ".", "thousands": thousands or "", "units": tuple(unit)}
-    source = Source(uri, encoding=encoding, quote=quote, escape=escape, **marks)
+    source = Source(
+        uri,
+        encoding=encoding,
+        quote=quote,
+        escape=escape,
+        decimal=decimal or ".",
+        thousands=thousands or "",
+        units=tuple(unit),
+    )
     return describe_table(source, Told(**told)).to_dict()
 
 
