@@ -72,10 +72,10 @@ def _varint(message: Message, position: int, end: int) -> tuple[int, int]:
     byte = message[position] if position < end else 0x80
     if byte < 0x80:
         return byte, position + 1
-    found = _VARINT.match(message, position, end)
-    if found is None:
+    match = _VARINT.match(message, position, end)
+    if match is None:
         raise ValueError(f"the message ends within a number at byte {position}")
-    return sum((byte & 0x7F) << 7 * index for index, byte in enumerate(found[0])), found.end()
+    return sum((byte & 0x7F) << 7 * index for index, byte in enumerate(match[0])), match.end()
 
 
 # Number of a field to the message in it, for the parts of onnx.proto that lead to nodes; 4 of a node is its operator.
