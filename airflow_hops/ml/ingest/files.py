@@ -83,9 +83,9 @@ def _ingest(
     counts = WindowCounts()
     counts.add(summaries)
     if mixed := counts.notices.with_several_units():
-        if given := [name for name in mixed if name in plan.source.schema]:
+        if typed := [name for name in mixed if name in plan.source.schema]:
             raise BadInput(
-                f"{plan.source.uri}: column {given[0]!r} has numbers of several units; give it the type 'string' in "
+                f"{plan.source.uri}: column {typed[0]!r} has numbers of several units; give it the type 'string' in "
                 "the source's 'schema', and convert it in prepare()"
             )
         # As if they were in one block.

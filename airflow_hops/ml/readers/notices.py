@@ -31,9 +31,9 @@ _MOST_UNITS = 2
 _SHOWN = 60
 _DATE_LENGTH = len("2026-01-31")
 _MARKED = (
-    r"^\s*\(?[-+\x{2212}]?\s?(?P<before>[$\x{80}-\x{10ffff}]|[A-Z]{3} )?\s?[-+\x{2212}]?"
+    r"^\s*\(?[-+\x{2212}]?\s?(?P<prefix>[$\x{80}-\x{10ffff}]|[A-Z]{3} )?\s?[-+\x{2212}]?"
     r"(?P<number>(?:[0-9](?:[0-9.,' \x{a0}\x{202f}]*[0-9.,])?|[.,][0-9]+)(?:[eE][-+]?[0-9]+)?)"
-    r"[\s\x{a0}\x{202f}]?(?P<after>[^0-9.,'\s()]{1,4})?\)?\s*$"
+    r"[\s\x{a0}\x{202f}]?(?P<suffix>[^0-9.,'\s()]{1,4})?\)?\s*$"
 )
 """Pattern of a number with marks or units of any notation; RE2 compiles classes such as \\pL in milliseconds."""
 _LAKHS = ("of lakhs", "")
@@ -196,8 +196,8 @@ class Notices:
         )
         parts, marked = pc.extract_regex(shapes, _MARKED), np.zeros(len(shapes), bool)
         for index in np.flatnonzero(np.asarray(parts.is_valid()) & ~numbers):
-            before, _, after = parts[int(index)].as_py().values()
-            if (unit := _unit(before, after)) is not None:
+            prefix, _, suffix = parts[int(index)].as_py().values()
+            if (unit := _unit(prefix, suffix)) is not None:
                 marked[index] = True
                 self.add(column, f"{_UNIT}{unit}", Count(int(rows[index])))
         if numbers.any() or marked.any():
@@ -235,17 +235,17 @@ def _is_unit(kind: str) -> bool:
     return kind.startswith(_UNIT) and kind != _UNIT
 
 
-def _unit(before: str, after: str) -> str | None:
-    """Returns the unit of a number from what is before and after it; None if it is none."""
-    before = before.strip()
-    if before.isalpha() or after.isalpha():
-        return None if before and after else before + after
-    marks = before + after
+def _unit(prefix: str, suffix: str) -> str | None:
+    """Returns the unit of a number from its prefix and suffix; None if it is none."""
+    prefix = prefix.strip()
+    if prefix.isalpha() or suffix.isalpha():
+        return None if prefix and suffix else prefix + suffix
+    marks = prefix + suffix
     return marks if all(mark in _SIGNS or category(mark) == "Sc" for mark in marks) else None
 
 
-def _is_few(rows: int, of: int) -> bool:
-    return 0 < rows <= max(_FEW * of, 1) and 2 * rows < of
+def _is_few(rows: int, total: int) -> bool:
+    return 0 < rows <= max(_FEW * total, 1) and 2 * rows < total
 
 
 def _on_texts(counts: Counts, source: RowSource) -> Iterator[Notice]:

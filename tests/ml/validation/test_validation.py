@@ -113,7 +113,7 @@ def test_columns_of_empty_texts_alone_are_anomalies() -> None:
     usual = pa.table({"name": [f"t{n}" for n in range(300)], "kind": ["a", "b"] * 150, "empty": [""] * 300})
     schema = infer_schema(generate_statistics(usual))
     emptied = pa.table({"name": [""] * 300, "kind": [" "] * 300, "empty": [""] * 300, "new": [None, *[""] * 299]})
-    found = {
+    severities = {
         label: {
             each.feature: each.severity
             for each in list_anomalies(validate_statistics(generate_statistics(table), schema), label)
@@ -122,8 +122,8 @@ def test_columns_of_empty_texts_alone_are_anomalies() -> None:
         for label, table in (("usual", usual), ("emptied", emptied))
     }
     # What the schema was made of is no error.
-    assert found["usual"] == {"empty": "warning"}
-    assert found["emptied"] == {"name": "error", "kind": "error", "empty": "warning", "new": "warning"}
+    assert severities["usual"] == {"empty": "warning"}
+    assert severities["emptied"] == {"name": "error", "kind": "error", "empty": "warning", "new": "warning"}
 
 
 def test_the_label_may_be_absent_from_examples_of_the_serving_environment(statistics_of: Any, validate: Any) -> None:
