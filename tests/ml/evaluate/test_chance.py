@@ -97,7 +97,7 @@ def test_equal_models_are_rarely_called_better_over_many_histories() -> None:
 
 
 def test_few_positives_are_no_evidence() -> None:
-    """By the AUC of 300 negatives and a few positives, and from a few rows alone."""
+    """Compares by the AUC of 300 negatives and a few positives, and from a few rows alone."""
     random = np.random.default_rng(3)
     for positives, kind in ((n, kind) for n in (1, 2, 3, 10) for kind in ANSWERS[:3]):
         hits = 0
@@ -118,7 +118,7 @@ def test_few_positives_are_no_evidence() -> None:
 
 
 def test_real_gains_are_found_as_by_a_paired_t_test() -> None:
-    random, agree, found = np.random.default_rng(4), [], 0
+    random, agree, better = np.random.default_rng(4), [], 0
     for _ in range(200):
         history = _draw(random, "binary", "log_loss", int(random.choice(ROWS[1:])), better=0.5)
         if history.weights is not None or history.copies is not None:
@@ -128,8 +128,8 @@ def test_real_gains_are_found_as_by_a_paired_t_test() -> None:
         ]
         gain, test = _gain(history), stats.ttest_rel(*losses)
         agree.append((gain.low > 0) == (test.statistic > 0 and test.pvalue < 0.05))
-        found += gain.low > 0
-    assert np.mean(agree) >= 0.95 and found > 0.2 * len(agree)
+        better += gain.low > 0
+    assert np.mean(agree) >= 0.95 and better > 0.2 * len(agree)
 
 
 LEARNT_NOTHING = ("shuffled", "other column", "too sure", "constant")

@@ -484,7 +484,7 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
 
 
 def test_baseline_of_weighted_rows_stands_for_the_requests(deployed: ArtifactStore, run_shared_stage: Any) -> None:
-    """Of the rows in the examples, nine tenths of the early ones were left out; the others have the weight ten."""
+    """Nine tenths of the early rows are not in the examples; the others have the weight ten."""
     rows = drawn(40_000, 40)
     rows["weight"] = np.where(rows["late"] == 1, 1.0, 10.0)
     thinned = rows[(rows["late"] == 1) | (np.random.default_rng(41).random(len(rows)) < 0.1)]
@@ -569,8 +569,8 @@ def _check_drops(draws: int) -> None:
             weights = None
             if point.is_thinned:
                 is_rare = truth > 0.5 if problem == "regression" else labels == labels.max()
-                kept = np.flatnonzero(is_rare | (random.random(len(labels)) < 0.1))[:held]
-                labels, truth, weights = labels[kept], truth[kept], np.where(is_rare[kept], 1.0, 10.0)
+                rows_in = np.flatnonzero(is_rare | (random.random(len(labels)) < 0.1))[:held]
+                labels, truth, weights = labels[rows_in], truth[rows_in], np.where(is_rare[rows_in], 1.0, 10.0)
             baseline = measure(judge, labels, _answers(point, truth), None, weights)
             labels, truth = _rows(random, point, window)
             for name, figure in measure(judge, labels, _answers(point, truth)).items():
