@@ -173,9 +173,9 @@ def merged_context_bytes(message: bytes) -> int:
     """Estimates the memory of the context of a message's examples, which each of them gets."""
     examples = context = 0
     try:
-        for given in fields_of(message, 0, len(message)):
-            if given.number == 2 and given.wire_type == BYTES:
-                for part in fields_of(message, given.start, given.end):
+        for source in fields_of(message, 0, len(message)):
+            if source.number == 2 and source.wire_type == BYTES:
+                for part in fields_of(message, source.start, source.end):
                     if part.number == 2 and part.wire_type == BYTES:
                         for each in fields_of(message, part.start, part.end):
                             examples += each.number == 1

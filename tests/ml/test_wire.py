@@ -40,7 +40,7 @@ def graph(draw: random.Random, depth: int) -> Any:
 
 
 def loops_of(nodes: Any) -> bool:
-    """What the library finds."""
+    """Returns whether the library finds a loop."""
     for node in nodes:
         inner = [each.g for each in node.attribute if each.HasField("g")]
         inner += [part for each in node.attribute for part in each.graphs]

@@ -1,4 +1,4 @@
-"""What the server prints as JSON it takes as JSON: every type, with its extremes, by both REST APIs."""
+"""JSON that the server prints is JSON that it takes: every type, with its extremes, by both REST APIs."""
 
 from __future__ import annotations
 

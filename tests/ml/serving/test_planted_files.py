@@ -62,7 +62,7 @@ def plant_spool(draw: random.Random, folder: Path, home: Path, base: Path) -> No
     names = (STATE_FILE, SERVER_LOCK, WRITER_LOCK, segment_path(folder, 1).name, segment_path(folder, 2).name)
     for name in names:
         plant_file(folder / name, draw.choice(KINDS), home / draw.choice(["secret", "new"]))
-    options = json.dumps({"base_path": str(draw.choice([base, home])), "sink": ""})
+    options = json.dumps({"base_path": str(draw.choice([base, home]))})
     kind = draw.choice(["file", "file", *KINDS])
     plant_file(folder / OPTIONS_FILE, kind, home / OPTIONS_FILE, options)
     return None
@@ -95,8 +95,8 @@ def test_planted_spools_change_no_file_and_get_no_row(
         for name in ("secret", "document.txt", segment_path(home, 1).name, "state"):
             (home / name).write_bytes(b"the user's own " * 20_000)
             (home / name).chmod(draw.choice([0o600, 0o666]))
-        (home / OPTIONS_FILE).write_text(json.dumps({"base_path": str(base), "sink": ""}))
-        before = contents(home)
+        (home / OPTIONS_FILE).write_text(json.dumps({"base_path": str(base)}))
+        contents_first = contents(home)
 
         def plant_root(draw: random.Random = draw, base: Path = base, home: Path = home) -> None:
             (base / ".spool").mkdir(mode=0o777)
@@ -134,7 +134,7 @@ def test_planted_spools_change_no_file_and_get_no_row(
                 written.finish() if written.empty else written.leave()
         with contextlib.suppress(OSError):
             own.close(timeout_s=0)
-        assert contents(home) == before, number
+        assert contents(home) == contents_first, number
         tables = [pq.read_table(file) for file in (base / "m0").glob("*.parquet")]
         rows = [row for table in tables for row in table["request_id"].to_pylist()]
         assert rows == sent or (is_swapped and set(rows) <= set(sent)), number

@@ -192,13 +192,13 @@ def request(draw: random.Random, size: int) -> tuple[str, bytes]:
     if api == "examples":
         inference = ClassificationRequest()
         inference.model_spec.name = "examples"
-        given = inference.input.example_list
+        examples = inference.input.example_list
         if draw.random() < 0.4:
             context = inference.input.example_list_with_context.context
             context.features.feature["c"].bytes_list.value.append(b"x" * draw.choice([10, 1000, size // 2000]))
-            given = inference.input.example_list_with_context
+            examples = inference.input.example_list_with_context
         for _ in range(min(size // 40, draw.choice([10, 1000, 100_000]))):
-            example = given.examples.add()
+            example = examples.examples.add()
             example.features.feature["x"].int64_list.value.extend([1] * draw.choice([0, 1, 20]))
         return str(Method.CLASSIFY), encode(draw, inference)
     plain = [
@@ -226,10 +226,10 @@ def measured(server: Server, path: str, body: bytes) -> tuple[int, int]:
     if (child := os.fork()) == 0:
         with contextlib.suppress(BaseException):
             Path("/proc/self/clear_refs").write_text("5")  # resets the highest
-            before = resident("VmRSS:")
+            reference = resident("VmRSS:")
             with contextlib.suppress(ServingError):
                 server.answer(path, body)
-            os.write(write, f"{resident('VmHWM:') - before} {server.memory.highest}".encode())
+            os.write(write, f"{resident('VmHWM:') - reference} {server.memory.highest}".encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as stream:
@@ -264,10 +264,10 @@ def test_context_of_many_examples_is_reserved() -> None:
     """Some hundred kilobytes would take gigabytes."""
     message = ClassificationRequest()
     message.model_spec.name = "examples"
-    given = message.input.example_list_with_context
-    given.context.features.feature["c"].bytes_list.value.append(bytes(100_000))
+    examples = message.input.example_list_with_context
+    examples.context.features.feature["c"].bytes_list.value.append(bytes(100_000))
     for _ in range(50_000):
-        given.examples.add()
+        examples.examples.add()
     server = Server()
     server.memory.limit_bytes = 2**30
     with pytest.raises(ServingError, match="more memory than there is for all"):
