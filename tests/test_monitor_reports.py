@@ -43,7 +43,7 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any
 
 @pytest.mark.parametrize("name", ["own/20130601T000000.000000Z@x@0.json", "20130601T000000.000000Z@x@own@0.json"])
 def test_report_of_another_dag_is_not_shown_as_ones_own(store: Any, name: str) -> None:
-    """Who may read a DAG may read its reports; a file that names an artifact of another DAG would show that."""
+    """A file that names an artifact of another DAG would show it to those who may read only this one."""
     report = {"uri": store.uri("secret", "r", "skew", "skew"), "kind": "skew", "fingerprint": "f", "at": "2013"}
     store.write_text(f"{store.internal('_state', 'monitored', 'm', '2', 'skew')}/{name}", json.dumps(report))
     assert listed_reports(store, "m", 2, "skew") == [("own", name)]

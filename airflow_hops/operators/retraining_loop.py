@@ -71,8 +71,8 @@ def retraining_loop(
         BadArgument: an argument has another type, or those of a task contradict ``model_name``.
     """
     where = f"retraining_loop {model_name!r}: "
-    given = {"policy": policy, "asset": asset, "skew": skew, "performance": performance}
-    check_arguments(retraining_loop, given, ())
+    typed = {"policy": policy, "asset": asset, "skew": skew, "performance": performance}
+    check_arguments(retraining_loop, typed, ())
     named = {"model_name": model_name}
     dag_id = dag.pop("dag_id", f"{model_name}_monitoring")
     settings = {"dag_id": dag_id, "schedule": schedule, "catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag}

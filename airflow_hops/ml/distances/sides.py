@@ -173,10 +173,10 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
 
 def _exact_type(numbers: Sequence[Array]) -> Any:
     """Returns the type in which the numbers of all samples are compared: floats, unless these lose whole numbers."""
-    given = [values for values in numbers if len(values)]
-    if not given or any(values.dtype.kind not in "iu" for values in given):
+    samples = [values for values in numbers if len(values)]
+    if not samples or any(values.dtype.kind not in "iu" for values in samples):
         return np.float64
-    least, most = min(int(values.min()) for values in given), max(int(values.max()) for values in given)
+    least, most = min(int(values.min()) for values in samples), max(int(values.max()) for values in samples)
     if max(-least, most) <= 2**53:
         return np.float64
     return np.int64 if most < 2**63 else np.uint64 if least >= 0 else np.float64

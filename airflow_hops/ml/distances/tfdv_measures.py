@@ -39,8 +39,8 @@ def blind_measures(reference: Any, schema: Any, comparator: Literal["skew", "dri
     """
     known, blind = features_by_name(reference), {}
     for name, feature in flat_features(schema.feature):
-        given = getattr(feature, f"{comparator}_comparator")
-        if name in known and (fields := [field for field in _FIELDS if given.HasField(field)]):
+        limits = getattr(feature, f"{comparator}_comparator")
+        if name in known and (fields := [field for field in _FIELDS if limits.HasField(field)]):
             blind[name] = [field for field in fields if not _has(field, known[name])]
     return {name: fields for name, fields in blind.items() if fields}
 
@@ -74,8 +74,8 @@ def measured_by_tfdv(
     chosen = {} if schema is None else dict(flat_features(schema.feature))
     asked, defaults = schema_pb2.Schema(), {"num_stats": _JENSEN_SHANNON, "string_stats": _INFINITY_NORM}
     for name, feature in features_by_name(reference).items():
-        given = getattr(chosen[name], f"{comparator}_comparator") if name in chosen else schema_pb2.FeatureComparator()
-        thresholds = {field: getattr(given, field).threshold for field in _FIELDS if given.HasField(field)}
+        limits = getattr(chosen[name], f"{comparator}_comparator") if name in chosen else schema_pb2.FeatureComparator()
+        thresholds = {field: getattr(limits, field).threshold for field in _FIELDS if limits.HasField(field)}
         thresholds = {field: threshold for field, threshold in thresholds.items() if _has(field, feature)}
         default = defaults.get(feature.WhichOneof("stats"), "")
         if not thresholds and name in unsampled and default and _has(default, feature):

@@ -158,8 +158,8 @@ def _architecture(model: Any) -> list[str]:
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):
-            kept = {key: each for key, each in value.items() if not _NOT_OF_PREDICTIONS.fullmatch(str(key))}
-            return {str(key): cleaned(each) for key, each in kept.items()}
+            names = [name for name in value if not _NOT_OF_PREDICTIONS.fullmatch(str(name))]
+            return {str(name): cleaned(value[name]) for name in names}
         if isinstance(value, list | tuple):
             return [cleaned(each) for each in value]
         return numbers.get(value, value) if isinstance(value, str) else value

@@ -44,7 +44,7 @@ from airflow_hops.extensions.streams.core import ranges
 
 BEFORE = Path(__file__).parents[2] / "written_before" / "state.json"
 LAST = Path(os.environ.get("HOPS_TEST_STATE", BEFORE))
-"""What the upgrade test has another version write."""
+"""State that the upgrade test has another version write."""
 
 
 @pytest.fixture(params=["0.1.0", "this", *(["last"] if LAST != BEFORE else [])])

@@ -122,9 +122,9 @@ class Drawn:
         one, other = map(side_of, (self.reference, self.current))
         anomalies = find_anomalies(other.statistics, self.schema, previous=one.statistics)
         add_drift(anomalies, one, other, self.schema)
-        found = {name for name, info in anomalies.anomaly_info.items() if any(map(_is_drift, info.reason))}
+        drifted = {name for name, info in anomalies.anomaly_info.items() if any(map(_is_drift, info.reason))}
         name = {NAMES.get(self.kind, "f")}
-        assert found <= name if self.change == "missing" else found == (set() if self.change == "equal" else name)
+        assert drifted <= name if self.change == "missing" else drifted == (set() if self.change == "equal" else name)
 
 
 def _is_drift(reason: Any) -> bool:
@@ -162,7 +162,7 @@ def test_the_measure_furthest_above_its_threshold_counts() -> None:
 
 
 def test_whole_numbers_beyond_floats_are_told_apart() -> None:
-    """Of four windows of ids that only differ in digits that floats lack, one is equal to the reference."""
+    """One of four windows of ids that only differ in digits that floats lack is equal to the reference."""
     old = BEYOND + np.arange(400)
     for new, drifts in ((old[::-1], False), (old + 150, True), (np.full(400, BEYOND + 7), True), (old - 2**61, True)):
         report = detect_skew(pa.table({"id": old}), pa.table({"id": new}))

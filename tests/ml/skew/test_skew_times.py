@@ -125,8 +125,8 @@ def shares_of(shares: list[float], days: int = 1, rows: int = 200, start: int = 
 def nearest(reference: pa.Table, current: pa.Table) -> Any:
     """Returns the distance to the nearest window and the allowed one; None if there are too few windows."""
     times = current["at"].to_numpy()
-    found, _ = compare_windows(("at", times[0], times[-1] + 1), reference, current, {"x": None})
-    return found["x"]["values"] if found else None
+    distances, _ = compare_windows(("at", times[0], times[-1] + 1), reference, current, {"x": None})
+    return distances["x"]["values"] if distances else None
 
 
 def test_windows_of_the_reference_count_as_documented() -> None:
@@ -143,5 +143,5 @@ def test_windows_of_the_reference_count_as_documented() -> None:
 def test_windows_up_to_28_days_away_are_of_the_same_season(weeks_before: int, distance: float) -> None:
     shares = [0.2] * 54
     shares[54 - weeks_before] = 0.8
-    found = nearest(shares_of(shares, days=7), shares_of([0.8], days=7, start=54))
-    assert found[0] == pytest.approx(distance)
+    nearest_one = nearest(shares_of(shares, days=7), shares_of([0.8], days=7, start=54))
+    assert nearest_one[0] == pytest.approx(distance)

@@ -21,7 +21,7 @@ Array = np.ndarray
 
 _OPSET = 15
 _INFINITE = 1e300
-"""What LightGBM's dump has for an infinite threshold, which float32 makes infinite again."""
+"""LightGBM's dump has this for an infinite threshold, which float32 makes infinite again."""
 
 
 @dataclass(frozen=True)

@@ -234,8 +234,8 @@ def test_newest_rows_are_those_with_a_label(described: Describe) -> None:
     """Labels of the last 30 of 200 days are not there yet."""
     lines = ["at,a,bought"]
     for row in range(2000):
-        at = datetime(2026, 1, 1) + timedelta(days=row // 10)
-        lines.append(f"{at:%Y-%m-%d},{row % 7},{row % 2 if row < 1700 else ''}")
+        day = datetime(2026, 1, 1) + timedelta(days=row // 10)
+        lines.append(f"{day:%Y-%m-%d},{row % 7},{row % 2 if row < 1700 else ''}")
     assert described("\n".join(lines)).newest_s == 17 * 86_400
 
 
