@@ -69,7 +69,7 @@ OTHER, KIND = "of an id with another content", "'input.a' is not of type int64"
         (entry(1, n=True), {"row": "n"}, ROW, "'n' is True; expected the number of a row, 0 or more"),
         (entry(0, a=2), {}, OTHER, r"the id 'r0' has another content than before; name a field"),
         (entry(0, y=1), {"labels": {"y": "y"}}, OTHER, "the id 'r0' has another content than"),
-        (entry(1, q="1,2\n3,4", s="1\n2", n=0), {**BODIES, "row": "n"}, "of several rows", "has 2 rows, but 'n' numbers"),
+        (entry(1, q="1,2\n3,4", s="1\n2", n=0), {**BODIES, "row": "n"}, "of several rows", "has 2 rows, but .n. "),
         (entry(1, q="x" * 131_073), BODIES, UNDECODED, r"not CSV in UTF-8 \(field larger than field limit"),
         (entry(1, q="{cut"), BODIES, UNDECODED, r"the body is not JSON \(.*\); it begins with b'\{cut'"),
         (entry(1, q="H4sIAAAA"), BODIES, UNDECODED, r"the body begins with b'\\x1f\\x8b.*expected JSON or CSV"),
