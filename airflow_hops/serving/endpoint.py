@@ -86,9 +86,7 @@ class Endpoint:
         try:
             self.capture = Capture(options)
         except (OSError, ImportError, ValueError) as error:
-            where = f"--capture_base_path={flags.capture_base_path}"
-            where += f", --capture_sink={flags.capture_sink}" if flags.capture_sink else ""
-            raise StartError(f"{where}: {error}") from error
+            raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error
         self.stats = RequestStats()
         self.batches = BATCHES.totals
         self._handler = RequestHandler(catalog, self.stats, self.capture, flags.sticky_header, self._memory)

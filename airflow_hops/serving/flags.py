@@ -107,7 +107,7 @@ class Flags:
         str.lower,
     )
 
-    capture_base_path: str = flag("", "folder or URL for captured requests; if empty, no files are written")
+    capture_base_path: str = flag("", "folder or URL for captured requests; if empty, none are captured")
     capture_mode: CaptureMode = flag("all", "what to capture")  # noqa: RUF009
     capture_sampling_percent: float = flag(100, "percentage of requests to capture", flag_values.percent)
     capture_roll_rows: int = flag(100_000, "number of rows after which a file is closed", flag_values.positive)
@@ -116,11 +116,6 @@ class Flags:
         "", "local folder for rows that have not been written yet (default: next to a local base path)"
     )
     capture_spool_bytes: int = flag(2**30, "maximum size of that folder", flag_values.spool_bytes)
-    capture_sink: str = flag(
-        "",
-        "URL of another place for captured rows, besides files or instead; an installed distribution registers its "
-        "scheme",
-    )
 
     allow_pickled_models: bool = flag(
         False, "load scikit-learn models from model.pkl and model.joblib: a pickle can run any code"

@@ -11,31 +11,8 @@ from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.skew import SkewOptions
 from airflow_hops.core.times import seconds_since
-from airflow_hops.ml.step.context import StepContext
 
 _AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-
-
-def only_sink(services: Mapping[str, str]) -> str | None:
-    """Returns the capture sink of the connection's server if it writes no files; None also if it does not answer."""
-    server = ServerAddress.of(services)
-    if server.rest_port is None:
-        return None
-    try:
-        status = _status(server)
-    except ModelServerError:
-        return None
-    return None if status.get("base_path") else (status.get("sink") or "").partition("?")[0] or None
-
-
-def check_writes_files(context: StepContext) -> None:
-    """Raises BadInput if captured files are needed, but the server only sends requests to a sink."""
-    sink = None if context.has_input("captured") else only_sink(context.spec.services)
-    if sink:
-        raise BadInput(
-            f"the model server sends captured requests to {sink} alone and writes no files; ingest {sink} and give the "
-            "output of IngestOperator as captured, or start the server with --capture_base_path, too"
-        )
 
 
 def check_not_silent(
@@ -120,7 +97,7 @@ def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
     if status.get("enabled") is False:
         raise BadInput(
             f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "
-            "start it with --capture_base_path or --capture_sink"
+            "start it with --capture_base_path"
         )
     return f"the model server's capture failed: {status['error']}" if status.get("error") else None
 

@@ -63,7 +63,7 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
         if lacking := [name for name in _EXPECTED if name not in table.column_names]:
             raise MissingColumn(snapshot.uri, lacking[0]).with_text(
                 f"{snapshot.uri}, table {path.parent.name!r}: there is no column {lacking[0]!r}; expected captured "
-                f"requests, as --capture_sink gets them; found {', '.join(table.column_names)}"
+                f"requests, as files of --capture_base_path have them; found {', '.join(table.column_names)}"
             )
         models.update(pc.unique(table["model"]).to_pylist())
         table = table.filter(pc.equal(table["model"], model_name))

@@ -24,7 +24,6 @@ from airflow_hops.core.performance import (
     PerformanceReport,
     VersionPerformance,
 )
-from airflow_hops.ml.captured.server import check_writes_files
 from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.captured.values import as_number, class_numbers
 from airflow_hops.ml.metrics.judging import METRICS
@@ -69,7 +68,6 @@ def run(context: StepContext, **options: Any) -> Artifact:
         )
     known, prefix = _of_label(ModelProperties.of(champion.model), arguments.label)
     target = known.target
-    check_writes_files(context)
     requests = captured_requests(context, arguments.model_name)
     name = arguments.label_column or target.label
     table, untimed = read_labels(context, arguments, requests, name)

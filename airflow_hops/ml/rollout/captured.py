@@ -13,7 +13,6 @@ from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.rollout.decision import NOT_JUDGED, CanaryFinding
 from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.ml.captured.requests import CapturedRequests
-from airflow_hops.ml.captured.server import only_sink
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.answers import Captured, read_captured, read_labelled
 from airflow_hops.ml.rollout.labels import NOTHING, compare_labels
@@ -47,9 +46,6 @@ class ServedPair:
         """Compares the predictions of this step, and the losses on labelled rows of all steps."""
         unjudged = self.limits.unjudged_predictions
         requests = CapturedRequests.of(context.spec.services, context.store, model_name)
-        if sink := only_sink(context.spec.services):
-            text = f"the server sends requests to {sink} alone: predictions and labels need --capture_base_path"
-            return [CanaryFinding("predictions", unjudged, text)]
         if requests is None:
             return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
         server.flush_capture()

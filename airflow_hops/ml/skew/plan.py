@@ -17,7 +17,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.task_state import task_state
 from airflow_hops.ml.captured.requests import CapturedRequests
-from airflow_hops.ml.captured.server import check_writes_files
 from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
@@ -82,7 +81,6 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
         HopsError: the store of captured requests does not answer.
     """
     store, name = context.store, str(options.model_name)
-    check_writes_files(context)
     requests = captured_requests(context, name)
     champion = read_record(store, name).champion
     if champion is None or not champion.statistics or not champion.schema:

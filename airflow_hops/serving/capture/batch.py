@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Self
 
 from airflow_hops.core.capture_layout import FEEDBACK_FOLDER, folder_name
@@ -118,15 +118,15 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
                 log.error(f"capture: {what}", call.request_id, call.model, error)
             batch.failed_rows[call.model] += call.rows
     for group in tables.groups:
-        table, tail = cache(group.to_table), f"v{group.version}"
-        batch.parts.append(BatchFile(group.model, folder_name(group.model), tail, group.total_rows, 0, table))
+        folder, tail = folder_name(group.model), f"v{group.version}"
+        batch.parts.append(BatchFile(group.model, folder, tail, group.total_rows, 0, group.to_table))
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
     for label in waiting.labels:
         types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
         labels.setdefault((label.model, types), []).append(label)
     for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
-        batch.parts.append(BatchFile(model, folder, "labels", 0, len(values), cache(partial(labels_table, values))))
+        batch.parts.append(BatchFile(model, folder, "labels", 0, len(values), partial(labels_table, values)))
     return batch
 
 

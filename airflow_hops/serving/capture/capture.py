@@ -27,7 +27,6 @@ from airflow_hops.core.processes.programs import start_module
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
-from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.capture.spool import (
     NO_COUNTS,
     OPTIONS_FILE,
@@ -39,8 +38,8 @@ from airflow_hops.serving.capture.spool import (
     used_bytes,
 )
 
-# The states of a captured request: offered, in the spool (acknowledged, survives a kill of this process), in a file or
-# the sink. A request that does not fit is dropped and counted, never waited for.
+# The states of a captured request: offered, in the spool (acknowledged, survives a kill of this process), in a file.
+# A request that does not fit is dropped and counted, never waited for.
 # A thread looks after the writer: it restarts an ended one, with pauses from 1 to 30 s. A restarted writer continues
 # from the state that its predecessor saved. Flushes are numbered, and repeated every 2 s until the state answers. The
 # first number follows the state's, once no writer of a server that ended can answer that server's flushes any more.
@@ -73,7 +72,7 @@ class Capture:
 
     Raises:
         OSError: The base path or the spool's folder cannot be created or written.
-        ImportError, ValueError: fsspec cannot open the base path, or the sink's URL is not valid.
+        ImportError, ValueError: fsspec cannot open the base path.
     """
 
     def __init__(self, options: CaptureOptions) -> None:
@@ -89,15 +88,13 @@ class Capture:
         self._ends: deque[tuple[float, SpoolPosition]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
-        if options.sink:
-            open_sink(options.sink, "").close()  # the writer opens its own; this one reports errors at the start
-        if options.has_place:
+        if options.base_path:
             if options.is_local:
                 base = Path(options.base_path)
                 make_private(base)
                 if not os.access(base, os.W_OK):
                     raise PermissionError(f"{base} is not writable")
-            elif options.base_path:
+            else:
                 open_url(options.base_path)
             self._folder, self._server_lock = folder, _ = _take_spool(options)
             # Writes the options first: another server's writer finds the folder by them if this process is killed here.
@@ -191,7 +188,6 @@ class Capture:
         report: dict[str, Any] = {
             "enabled": options.enabled,
             "base_path": options.base_path or None,
-            "sink": options.sink or None,
             "mode": options.mode,
             "sampling_percent": options.sampling_percent,
             "models": {},
@@ -347,7 +343,7 @@ def _take_over(folder: Path, options: CaptureOptions) -> int | None:
         return None
     try:
         former = json.loads(read_own(folder / OPTIONS_FILE))  # it is gone if a writer removed the spool meanwhile
-        if (former["base_path"], former["sink"]) == (options.base_path, options.sink):
+        if former["base_path"] == options.base_path:
             return lock
     except (OSError, ValueError, LookupError, TypeError):
         pass

@@ -20,7 +20,7 @@ class CaptureOptions:
     """Options of the capture: requests, place, and the age and size at which files are closed.
 
     Attributes:
-        base_path: Folder or fsspec URL with one folder per model; if empty, no files are written.
+        base_path: Folder or fsspec URL with one folder per model; if empty, nothing is captured.
         mode: Whether to write the columns ``input.*``, ``output.*`` or both.
         sampling_percent: Percentage of requests to capture, 0 to 100.
         spool_path: Local folder for records that are not written yet; if empty, a folder beside a local base path, or
@@ -28,8 +28,6 @@ class CaptureOptions:
         spool_bytes: Maximum size of the spool on disk; further records are dropped and counted.
         roll_rows: Number of rows after which a file is closed.
         roll_seconds: Seconds after which a file with any rows is closed.
-        sink: URL of a :class:`~airflow_hops.serving.capture.sinks.CaptureSink` that gets the rows, besides files or
-            instead of them; empty for none.
     """
 
     base_path: str = ""
@@ -39,17 +37,11 @@ class CaptureOptions:
     spool_bytes: int = 2**30
     roll_rows: int = 100_000
     roll_seconds: float = 60.0
-    sink: str = ""
-
-    @property
-    def has_place(self) -> bool:
-        """Whether captured rows have a destination."""
-        return bool(self.base_path or self.sink)
 
     @property
     def enabled(self) -> bool:
         """Whether any request is captured."""
-        return self.has_place and self.mode != "none" and self.sampling_percent > 0
+        return bool(self.base_path) and self.mode != "none" and self.sampling_percent > 0
 
     @property
     def is_local(self) -> bool:
@@ -64,7 +56,7 @@ class CaptureOptions:
         if self.is_local:
             return Path(self.base_path) / ".spool"
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        name = hashlib.sha256((self.base_path or self.sink.partition("?")[0]).encode()).hexdigest()[:16]
+        name = hashlib.sha256(self.base_path.encode()).hexdigest()[:16]
         return state / "airflow-hops" / "capture" / name
 
     @property

@@ -60,10 +60,10 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
     """
 
     def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        if not capture.options.has_place:
+        if not capture.options.base_path:
             raise ServingError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "Feedback is kept where requests are captured: --capture_base_path or --capture_sink",
+                "Feedback is kept where requests are captured: --capture_base_path",
             )
         labels = read_feedback(request.body)
         unknown = next((label.model for label in labels if not is_model(label.model)), None)

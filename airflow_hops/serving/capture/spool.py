@@ -238,7 +238,7 @@ _STATE_HEAD = struct.Struct("<QII")
 
 
 _BY_SERVER = ("captured_rows", "dropped_rows", "captured_labels", "dropped_labels")
-_BY_WRITER = ("written_rows", "failed_rows", "files", "written_labels", "sent_rows", "sent_labels")
+_BY_WRITER = ("written_rows", "failed_rows", "files", "written_labels")
 NO_COUNTS: Mapping[str, int] = dict.fromkeys((*_BY_SERVER, *_BY_WRITER), 0)
 """Counts of one model's rows and labels, by outcome: those of the server, then those of the writer."""
 

@@ -26,7 +26,6 @@ from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, BatchFile, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.sinks import CaptureSink, open_sink
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
@@ -73,10 +72,11 @@ class SpoolWriter:
     def __init__(self, folder: Path, lock: int, server: int | None = None) -> None:
         self.folder = folder
         self.options = read_fields(CaptureOptions, json.loads(read_own(folder / OPTIONS_FILE)))
+        if not self.options.base_path:
+            raise ValueError(f"{folder / OPTIONS_FILE}: 'base_path' is empty; expected a folder or URL")
         self.state = WriterState.load(folder)
         self._lock = lock
         self._files: CapturedFiles | None = None
-        self._sink: CaptureSink | None = None
         self._scanned = self.state.position
         self._waiting = WaitingRecords()
         self._since_s = 0.0
@@ -156,9 +156,7 @@ class SpoolWriter:
         return True
 
     def leave(self) -> None:
-        """Closes the sink, and releases the spool's lock, for another writer."""
-        if self._sink is not None:
-            self._sink.close()
+        """Releases the spool's lock, for another writer."""
         os.close(self._lock)
 
     def _scan(self) -> bool:
@@ -204,13 +202,9 @@ class SpoolWriter:
                 state.planned = None
                 raise
         batch = make_batch(self._waiting, self.options)
-        written = self._publish(batch, again) if self.options.base_path else []
-        sent = self._send(batch) if self.options.sink else []
-        for part in written if self.options.base_path else sent:
-            counted = {"written_rows": part.rows, "written_labels": part.labels}
-            state.models[part.model].update({"files": 1, **counted} if self.options.base_path else counted)
-        for part in sent:
-            state.models[part.model].update({"sent_rows": part.rows, "sent_labels": part.labels})
+        for part in self._publish(batch, again):
+            counted = {"files": 1, "written_rows": part.rows, "written_labels": part.labels}
+            state.models[part.model].update(counted)
         for model, rows in batch.failed_rows.items():
             state.models[model]["failed_rows"] += rows
         # The records are in files, even if saving the state fails; the next batch must not contain them.
@@ -221,18 +215,6 @@ class SpoolWriter:
         for number in segments(folder):
             if number < state.position.segment:
                 segment_path(folder, number).unlink(missing_ok=True)
-
-    def _send(self, batch: Batch) -> list[BatchFile]:
-        """Sends a batch's rows to the sink, and returns its parts."""
-        if self._sink is None:
-            self._sink = open_sink(self.options.sink, f"hops-{self.folder.name}")
-        unsendable = self._sink.send(batch.parts)
-        for model, rows in unsendable.items():
-            self.state.models[model]["sent_rows"] -= rows
-            if not self.options.base_path:
-                self.state.models[model]["written_rows"] -= rows
-                batch.failed_rows[model] += rows
-        return batch.parts
 
     def _publish(self, batch: Batch, again: bool) -> list[BatchFile]:
         """Writes a batch's parts, except those that an earlier attempt has written; returns those that are written."""

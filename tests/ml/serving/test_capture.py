@@ -136,7 +136,7 @@ def capture(capture_path: Path, tmp_path: Path) -> Iterator[StartCapture]:
 def held_spool(capture_path: Path) -> tuple[Path, int]:
     """An empty spool that this process holds as its server, and the lock's descriptor."""
     (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path)}))
     WriterState.create(folder)
     server = lock_for_process(folder / SERVER_LOCK)
     assert server is not None
@@ -376,7 +376,7 @@ def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
 
 def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartCapture, capture_path: Path) -> None:
     folder, unreadable = (capture_path / ".spool" / name for name in ("0123456789ab", "cut by a power failure"))
-    for each, options in ((folder, json.dumps({"base_path": str(capture_path), "sink": ""})), (unreadable, "")):
+    for each, options in ((folder, json.dumps({"base_path": str(capture_path)})), (unreadable, "")):
         each.mkdir(parents=True)
         (each / OPTIONS_FILE).write_text(options)
     WriterState.create(folder)

@@ -10,7 +10,6 @@ import pytest
 from example_extensions import write_distribution
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.parts import server_parts
 from airflow_hops.testing.server_parts import ServerPartContract
 
@@ -33,11 +32,6 @@ class TestRows(ServerPartContract):
     @pytest.fixture
     def arguments(self) -> list[str]:
         return ["--rows_metric=rows"]
-
-
-def test_unknown_scheme_is_named() -> None:
-    with pytest.raises(ValueError, match=r"is 'tape', expected"):
-        open_sink("tape://robot", "")
 
 
 def test_broken_part_names_its_distribution(tmp_path: Path) -> None:

@@ -158,6 +158,9 @@ def test_each_row_is_in_one_file_whatever_fails(steps: list[tuple[int, list[type
     )
 
 
-def test_spool_of_an_earlier_version_is_read() -> None:
+def test_spool_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     values = {"base_path": "/captured", "retention_days": 2.0}
     assert read_fields(CaptureOptions, values) == CaptureOptions("/captured")
+    (tmp_path / OPTIONS_FILE).write_text(json.dumps({"base_path": "", "sink": "kafka://captured"}))
+    with pytest.raises(ValueError, match="'base_path' is empty"):
+        writer.take(tmp_path)

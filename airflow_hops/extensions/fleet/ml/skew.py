@@ -22,7 +22,6 @@ from airflow_hops.extensions.fleet.ml.drift import DriftFinding, SegmentTest, fi
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.reference import counted_alike
 from airflow_hops.ml.captured.requests import CapturedRequests
-from airflow_hops.ml.captured.server import check_writes_files
 from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.skew.feature_rows import FeatureRows
@@ -51,7 +50,6 @@ def run(
         BadInput: no version serves, the champion is not a fleet, or captured rows lack a feature.
         HopsError: the store of captured requests does not answer.
     """
-    check_writes_files(context)
     champion = read_record(context.store, model_name).champion
     if champion is None:
         raise ModelNotFound(model_name, "champion")

@@ -25,8 +25,8 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_COUNT = ":tensorflow:serving:request_count"
-_ROWS = ("captured", "dropped", "written", "sent", "failed")
-_LABELS = ("captured", "dropped", "written", "sent")
+_ROWS = ("captured", "dropped", "written", "failed")
+_LABELS = ("captured", "dropped", "written")
 
 # TensorFlow Serving's name of a session.
 _RUNTIME = "TF1"
@@ -124,7 +124,7 @@ def _captured(status: Mapping[str, Any]) -> Iterable[Metric]:
         )
         yield GaugeMetricFamily(
             "hops_serving_capture_lag_seconds",
-            "Age of the oldest captured row that is in no file or sink yet.",
+            "Age of the oldest captured row that is in no file yet.",
             status["lag_seconds"],
         )
 
