@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from airflow_hops.core.processes.cpu_time import CpuDeadline, cpu_seconds
+from airflow_hops.core.processes.ending import descendants, send_signal
 
 
 @contextmanager
@@ -19,7 +21,8 @@ def running(program: str) -> Iterator[int]:
         try:
             yield process.pid
         finally:
-            process.kill()
+            for pid in (*descendants(process.pid), process.pid):
+                send_signal(pid, signal.SIGKILL)
 
 
 CHILD = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'while True: pass'])"
