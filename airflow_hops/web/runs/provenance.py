@@ -12,12 +12,16 @@ from fastapi import APIRouter
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.run_record import RunRecord
+from airflow_hops.core.steps.run_records import read_code, read_record
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.record import TrainingRecord
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
-from airflow_hops.web.runs.files import code_files, find_step
-from airflow_hops.web.runs.trainings import TrainingId
+from airflow_hops.web.runs.records import Trainings
+from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
 from airflow_hops.web.types import Model
 
 router = APIRouter(
@@ -85,7 +89,7 @@ class CodeDifferences(Model):
 @router.get("/{training_id}/provenance")
 def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
     """Returns data and libraries of a training run; those of a run without a record are not known."""
-    hook, training, record = find_step(dag_id, training_id)
+    hook, training, record = _find_step(dag_id, training_id)
     store = hook.store
     inputs = [] if record is None else [(role, each) for role, all in record.artifacts().items() for each in all]
     with reaching(store):
@@ -124,9 +128,32 @@ def get_code_differences(dag_id: str, training_id: TrainingId, other_run_id: Tra
     )
 
 
+def code_files(store: ArtifactStore, step: RunRecord) -> dict[str, bytes]:
+    """Returns the user code of a step by path, a function of the DAG file as ``<name>.py``.
+
+    Raises:
+        BadInput: as :func:`~airflow_hops.core.steps.run_records.read_code`.
+    """
+    # Without the number of the first folder, which is mostly the only one.
+    files = {path.removeprefix("0/"): content for path, content in read_code(store, step).items()}
+    training = step.params.get("training") or step.params  # nested for a search
+    shipped = training.get("shipped") or training
+    if {"source", "function"} <= shipped.keys():
+        files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # not a possible name of a module
+    return files
+
+
+def _find_step(dag_id: str, training_id: str) -> tuple[RuntimeHook, TrainingRecord, RunRecord | None]:
+    """Returns the hook of a training, its record and that of its step; HTTPException (404) if there is none."""
+    hook = tracking_hook(dag_id)
+    _, training = Trainings(hook.store, dag_id).find(training_id)
+    with reaching(hook.store):
+        return hook, training, None if training.record is None else read_record(hook.store, dag_id, training.record)
+
+
 def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | None:
     """Returns files by path, decoded if possible, and whether these are all; None if the code is not known."""
-    hook, _, record = find_step(dag_id, run_id)
+    hook, _, record = _find_step(dag_id, run_id)
     if record is None or record.code is None:
         return None
     with reaching(hook.store):

@@ -58,6 +58,11 @@ class TrainingRun(Model):
     versions: list[RunModelVersion]
     """Versions that its model was deployed as."""
 
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from start to end; None before the end."""
+        return None if self.end_time is None else (self.end_time - self.start_time) / 1000
+
     @classmethod
     def of_record(cls, record: TrainingRecord) -> TrainingRun:
         """Returns the run of a record."""

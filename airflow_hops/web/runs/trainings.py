@@ -1,8 +1,10 @@
-"""Training runs of a pipeline: a search, one run with its figures, and its curves, from their records in the store."""
+"""Training runs of a pipeline: a list, one run with its figures, and its curves, from their records in the store."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -16,7 +18,6 @@ from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
 from airflow_hops.web.runs.records import TrainingRun, Trainings, dag_run_states
-from airflow_hops.web.runs.search import Getter, natural_key, parse_filter
 from airflow_hops.web.types import Limit, Model, Number, Offset, Page
 
 router = APIRouter(
@@ -46,6 +47,15 @@ class TrainingRunDetail(TrainingRun):
     """Its newest trials, at most a hundred."""
 
 
+class TrainingRuns(Page[TrainingRun]):
+    """Training runs of a pipeline."""
+
+    mlflow_url: str | None
+    """Page of their experiment in MLflow; null without a server of MLflow."""
+    mlflow_command: str | None
+    """Command that serves MLflow's pages if it has only a database file or folder."""
+
+
 class MetricCurve(Model):
     """A metric of a run by step."""
 
@@ -59,50 +69,35 @@ class MetricCurve(Model):
     """Milliseconds since the epoch."""
 
 
-def _duration(run: TrainingRun) -> float | None:
-    return None if run.end_time is None else (run.end_time - run.start_time) / 1000
-
-
-_NUMBERS: dict[str, Getter] = {
-    "metrics": lambda run: run.metrics,
-    "start_time": lambda run: run.start_time,
-    "end_time": lambda run: run.end_time,
-    "duration": _duration,
-}
-_TEXTS: dict[str, Getter] = {
-    "params": lambda run: run.params,
-    "tags": lambda run: run.tags,
-    "run_id": lambda run: run.run_id,
-    "run_name": lambda run: run.name,
-    "status": lambda run: run.status,
-}
-
-
 @router.get("")
 def list_training_runs(
     dag_id: str,
-    search: Annotated[str, Query(max_length=2000, description="Comparisons joined by AND, as in MLflow")] = "",
+    run_id: Annotated[list[str] | None, Query(max_length=1000, description="Ids of runs; all by default")] = None,
     sort: Annotated[
         str, Query(max_length=300, description="metrics.…, params.…, run_name, …; a leading - means descending")
     ] = ("-start_time"),
     limit: Limit = 100,
     offset: Offset = 0,
-) -> Page[TrainingRun]:
-    """Lists training runs of a pipeline, filtered and ordered; by default newest first.
-
-    Raises:
-        BadInput: the filter is invalid; the message says where.
-    """
+) -> TrainingRuns:
+    """Lists training runs of a pipeline; by default newest first."""
     wanted = _SORT.fullmatch(sort)
     if wanted is None:
         raise HTTPException(
             422, f"sort is {sort!r}; expected metrics.<name>, params.<name>, run_name, status, start_time or duration"
         )
-    matches = parse_filter(search, _NUMBERS, _TEXTS)
-    trainings = Trainings(tracking_hook(dag_id).store, dag_id)
-    runs = _ordered([run for run in trainings.runs.values() if matches(run)], wanted["what"], bool(wanted["down"]))
-    entries = with_dag_runs(dag_id, runs[offset : offset + limit])
-    return Page[TrainingRun](total_entries=len(runs), entries=entries, problems=trainings.problems)
+    hook = tracking_hook(dag_id)
+    trainings = Trainings(hook.store, dag_id)
+    runs = [run for run in trainings.runs.values() if run_id is None or run.run_id in run_id]
+    runs = _ordered(runs, wanted["what"], bool(wanted["down"]))
+    tracked = [record for record in trainings.records.values() if record.mlflow]
+    mlflow = max(tracked, key=lambda record: record.start_time).mlflow if tracked else {}
+    return TrainingRuns(
+        total_entries=len(runs),
+        entries=with_dag_runs(dag_id, runs[offset : offset + limit]),
+        problems=trainings.problems,
+        mlflow_url=_experiment_url(hook.settings.tracking_uri, mlflow),
+        mlflow_command=_mlflow_command(hook.settings.tracking_uri) if mlflow else None,
+    )
 
 
 @router.get("/{training_id}")
@@ -113,11 +108,12 @@ def get_training_run(dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     run, record = trainings.find(training_id)
     nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
     (run,) = with_dag_runs(dag_id, [run])
+    experiment = _experiment_url(hook.settings.tracking_uri, record.mlflow)
     return TrainingRunDetail.of(
         record,
         **vars(run),
         mlflow_run_id=record.mlflow.get("run"),
-        mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
+        mlflow_url=experiment and f"{experiment}/runs/{record.mlflow['run']}",
         children=with_dag_runs(dag_id, nested[:_CHILDREN]),
     )
 
@@ -160,11 +156,11 @@ def _ordered(runs: list[TrainingRun], what: str, down: bool) -> list[TrainingRun
     if dot:
         values: dict[str, Any] = {run.run_id: getattr(run, entity).get(name) for run in runs}
     else:
-        get = {**_NUMBERS, **_TEXTS}[what]
-        values = {run.run_id: get(run) for run in runs}
+        attributes = {"run_name": "name", "duration": "duration_s"}
+        values = {run.run_id: getattr(run, attributes.get(what, what)) for run in runs}
     runs = sorted(runs, key=lambda run: (-run.start_time, run.run_id))
     present = [run for run in runs if values[run.run_id] is not None]
-    present.sort(key=lambda run: natural_key(values[run.run_id]), reverse=down)
+    present.sort(key=lambda run: _natural_key(values[run.run_id]), reverse=down)
     return [*present, *(run for run in runs if values[run.run_id] is None)]
 
 
@@ -173,11 +169,29 @@ def _count(record: TrainingRecord, metric: str) -> int:
     return 0 if figures is None else figures.count
 
 
-def _mlflow_url(tracking_uri: str, record: TrainingRecord) -> str | None:
-    """Returns the address of a run's page in MLflow, without credentials."""
+def _experiment_url(tracking_uri: str, mlflow: Mapping[str, str]) -> str | None:
+    """Returns the address of a run's experiment in MLflow, without credentials; None without a server or run."""
     parts = urlsplit(tracking_uri)
-    if parts.scheme not in ("http", "https") or not record.mlflow:
+    if parts.scheme not in ("http", "https") or not mlflow:
         return None
     host = parts.netloc.rpartition("@")[2]
-    path = f"experiments/{record.mlflow.get('experiment')}/runs/{record.mlflow.get('run')}"
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/{path}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/experiments/{mlflow['experiment']}"
+
+
+def _mlflow_command(tracking_uri: str) -> str | None:
+    """Returns the command that serves MLflow's pages for a database file or folder; None for other places."""
+    is_file = urlsplit(tracking_uri).scheme in ("sqlite", "file", "")
+    return shlex.join(["mlflow", "ui", "--backend-store-uri", tracking_uri]) if tracking_uri and is_file else None
+
+
+def _natural_key(value: str | float) -> tuple[Any, ...]:
+    """Returns a sort key: numbers by value and before words, and numbers within words by value, too."""
+    try:
+        number = float(value)
+        if number == number:
+            return (0, number)
+    except ValueError:
+        pass
+    # Numbers of any length are compared by their digits; words come before numbers.
+    parts = ((part, part.lstrip("0")) for part in re.split(r"(\d+)", str(value).casefold()))
+    return (1, [(len(digits), digits) if part.isdecimal() else (-1, part) for part, digits in parts])

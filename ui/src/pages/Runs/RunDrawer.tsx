@@ -11,7 +11,6 @@ import { TabPanels } from "src/components/TabPanels";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { isLive, labelOf } from "src/pages/Runs/figures";
-import { RunFiles } from "src/pages/Runs/RunFiles";
 import { RunOverview } from "src/pages/Runs/RunOverview";
 import { useCurves } from "src/pages/Runs/useCurves";
 
@@ -53,7 +52,6 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
               tabs={[
                 { name: "overview", label: "Overview", content: <RunOverview dagId={dagId} run={found} /> },
                 { name: "curves", label: "Curves", content: <RunCurvesTab dagId={dagId} run={found} /> },
-                { name: "files", label: "Files", content: <RunFiles dagId={dagId} runId={runId} /> },
               ]}
             />
           </>

@@ -1,7 +1,8 @@
-import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, Code, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useCallback, useMemo } from "react";
-import { ApiError, api } from "src/api/client";
+import { LuExternalLink } from "react-icons/lu";
+import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { WARNING } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
@@ -17,7 +18,6 @@ import { columnsOf } from "src/pages/Runs/columns";
 import { isLive, namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
-import { SearchBox } from "src/pages/Runs/SearchBox";
 import { airflowDagPath } from "src/routes";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
@@ -65,16 +65,16 @@ export function RunsPage() {
   );
 }
 
-/** Training runs: found, sorted, chosen, compared. */
+/** Training runs: sorted, chosen, compared. */
 function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (readonly [string, string])[] }) {
   const [query, change] = useQuery();
-  const [filter] = useQueryParam("filter");
   const [sort] = useQueryParam("sort");
   const [view, setView] = useQueryParam("view", "table");
   const [compared, setCompared] = useQueryList("compare");
-  const { query: found, runs, problems } = useRuns(dagId, filter, sort);
-  // Names in examples and columns come from all runs, whatever the filter leaves.
-  const { runs: known } = useRuns(dagId, "", "");
+  const { query: found, runs, page } = useRuns(dagId, sort);
+  const problems = page?.problems ?? [];
+  // Names of columns come from the newest runs, whatever the order.
+  const { runs: known } = useRuns(dagId, "");
   const { brushes, clear } = useBrushes();
   const names = useMemo(() => namesOf(known.length ? known : runs), [known, runs]);
   const shown = useMemo(() => runs.filter((run) => passes(run, brushes)), [runs, brushes]);
@@ -91,18 +91,15 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
     }
   }, [hasNextPage, isFetching, fetchNextPage]);
   const opened = query.get("run");
-  const refused = found.error instanceof ApiError && found.error.status === 422 ? found.error.message : null;
 
   if (found.isPending) {
     return <LoadingRows />;
   }
-  const failure = found.isError && refused === null && (
-    <ErrorAlert error={found.error} retry={() => void found.refetch()} />
-  );
+  const failure = found.isError && <ErrorAlert error={found.error} retry={() => void found.refetch()} />;
   if (failure && found.data === undefined) {
     return failure;
   }
-  if (known.length === 0 && runs.length === 0 && refused === null && !filter) {
+  if (runs.length === 0 && problems.length === 0) {
     return <NoRuns dagId={dagId} further={further} onChoose={setView} />;
   }
   return (
@@ -113,67 +110,69 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
           {problems.length} {problems.length === 1 ? "file" : "files"} of runs cannot be used: {problems[0]}
         </Text>
       )}
-      <HStack align="flex-start" gap={2} wrap="wrap">
-        <SearchBox
-          value={filter}
-          onSearch={(value) => change({ filter: value || null, brush: null })}
-          error={refused}
-          names={names}
-        />
+      <HStack gap={4} wrap="wrap" justify="space-between">
         <Segments label="View" value={view} onChange={setView} items={[...VIEWS, ...further]} />
+        <InMlflow url={page?.mlflow_url} command={page?.mlflow_command} />
       </HStack>
-      {refused === null && (
-        <>
-          {view !== "table" && <RunCharts dagId={dagId} view={view} chosen={chosen} runs={runs} names={names} />}
-          <Dimmed when={found.isPlaceholderData}>
-            <DataTable
-              label="Training runs"
-              rows={shown}
-              columns={columns}
-              rowKey={(run) => run.run_id}
-              initialSort={{ column: "start_time", descending: true }}
-              sorted
-              maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
-              selected={selected}
-              onSelect={setCompared}
-              onOpen={(run) => change({ run: run.run_id }, { push: true })}
-              opened={opened}
-              onEnd={fetchMore}
-              toolbar={
-                <Summary
-                  shown={shown.length}
-                  loaded={runs.length}
-                  more={found.hasNextPage}
-                  selected={compared.length}
-                  view={view}
-                  brushed={brushes.length > 0}
-                  onCompare={() => setView("curves")}
-                  onClear={() => setCompared([])}
-                  onClearBrushes={clear}
-                />
-              }
+      {view !== "table" && <RunCharts dagId={dagId} view={view} chosen={chosen} runs={runs} names={names} />}
+      <Dimmed when={found.isPlaceholderData}>
+        <DataTable
+          label="Training runs"
+          rows={shown}
+          columns={columns}
+          rowKey={(run) => run.run_id}
+          initialSort={{ column: "start_time", descending: true }}
+          sorted
+          maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
+          selected={selected}
+          onSelect={setCompared}
+          onOpen={(run) => change({ run: run.run_id }, { push: true })}
+          opened={opened}
+          onEnd={fetchMore}
+          toolbar={
+            <Summary
+              shown={shown.length}
+              loaded={runs.length}
+              more={found.hasNextPage}
+              selected={compared.length}
+              view={view}
+              brushed={brushes.length > 0}
+              onCompare={() => setView("curves")}
+              onClear={() => setCompared([])}
+              onClearBrushes={clear}
             />
-          </Dimmed>
-          {shown.length === 0 && (
-            <Empty
-              title={brushes.length ? "No loaded run is within the marked ranges" : "No run matches this filter"}
-            />
-          )}
-        </>
-      )}
+          }
+        />
+      </Dimmed>
+      {brushes.length > 0 && shown.length === 0 && <Empty title="No loaded run is within the marked ranges" />}
     </Stack>
   );
+}
+
+/** Where MLflow has the runs, with a search: its page, or the command that serves it. */
+function InMlflow({ url, command }: { url?: string | null; command?: string | null }) {
+  if (url) {
+    return (
+      <Link href={url} target="_blank" rel="noreferrer" color="fg.info" fontSize="sm">
+        Search in MLflow <LuExternalLink aria-hidden size={12} />
+      </Link>
+    );
+  }
+  return command ? (
+    <Text fontSize="sm" color="fg.muted" overflowWrap="anywhere">
+      To search, start MLflow: <Code>{command}</Code>
+    </Text>
+  ) : null;
 }
 
 /** The runs that are compared, those that are not among the loaded ones included. */
 function useChosen(dagId: string, ids: readonly string[], known: readonly Run[], runs: readonly Run[]): Run[] {
   const loaded = useMemo(() => new Map([...known, ...runs].map((run) => [run.run_id, run])), [known, runs]);
   const missing = ids.filter((id) => !loaded.has(id));
-  const search = `run_id IN (${missing.map((id) => `'${id}'`).join(", ")})`;
   const others = api.useQuery(
     "get",
     "/api/dags/{dag_id}/training-runs",
-    { params: { path: { dag_id: dagId }, query: { search, limit: 1000 } } },
+    { params: { path: { dag_id: dagId }, query: { run_id: missing, limit: 1000 } } },
     { enabled: missing.length > 0 && known.length > 0 },
   );
   return useMemo(() => {
@@ -253,12 +252,12 @@ function NoRuns(props: {
 const PAGE = 100;
 const LIVE_MS = 3000;
 
-/** Training runs in pages: filtered and sorted by the API, asked for again while one of them runs. */
-function useRuns(dagId: string, search: string, sort: string) {
+/** Training runs in pages: sorted by the API, asked for again while one of them runs. */
+function useRuns(dagId: string, sort: string) {
   const query = api.useInfiniteQuery(
     "get",
     "/api/dags/{dag_id}/training-runs",
-    { params: { path: { dag_id: dagId }, query: { search, sort: sort || "-start_time", limit: PAGE } } },
+    { params: { path: { dag_id: dagId }, query: { sort: sort || "-start_time", limit: PAGE } } },
     {
       pageParamName: "offset",
       initialPageParam: 0,
@@ -269,5 +268,5 @@ function useRuns(dagId: string, search: string, sort: string) {
     },
   );
   const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.entries) ?? [], [query.data]);
-  return { query, runs, problems: query.data?.pages.at(-1)?.problems ?? [] };
+  return { query, runs, page: query.data?.pages.at(-1) };
 }

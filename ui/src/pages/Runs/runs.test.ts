@@ -12,7 +12,6 @@ import {
   type Run,
   shortened,
 } from "src/pages/Runs/figures";
-import { examplesOf } from "src/pages/Runs/search";
 import { describe, expect, test } from "vitest";
 
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
@@ -191,12 +190,4 @@ describe("learning curves", () => {
     ) as [[number, number], [number, number]];
     expect(second).toBeCloseTo((0.25 * 1 + 0.5 * 3) / 0.75, 12);
   });
-});
-
-test("examples are made of names that there are", () => {
-  expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
-  expect(examplesOf({ metrics: [], params: [], varying: [] })).toEqual([
-    "status = 'FAILED'",
-    "run_name LIKE '%manual%'",
-  ]);
 });
