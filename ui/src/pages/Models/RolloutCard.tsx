@@ -98,7 +98,9 @@ const stateOf = (verdict: string): string => STATES[verdict] ?? "warning";
 /** The verdict that decides; not judged is a step of which nothing was. */
 function worstOf(findings: readonly Schemas["CanaryFinding"][]): string {
   const verdicts = findings.map(({ verdict }) => verdict);
-  return (["bad", "doubt", "unknown", "ok", "not_judged"] as const).find((verdict) => verdicts.includes(verdict)) ?? "ok";
+  return (
+    (["bad", "doubt", "unknown", "ok", "not_judged"] as const).find((verdict) => verdicts.includes(verdict)) ?? "ok"
+  );
 }
 
 const NAMES: Record<string, string> = {
