@@ -70,9 +70,8 @@ class LogRecords:
                     raise BadInput(
                         f"{uri}: not the windows of a log ({error}); restore it, or remove it to begin again"
                     ) from error
-        return LogState(
-            number=time.time_ns() // 1000
-        )  # no plan may equal one of a state that was removed: steps are cached
+        # No plan may equal one of a state that was removed, as steps are cached.
+        return LogState(number=time.time_ns() // 1000)
 
     def write(self, state: LogState, former: LogState) -> None:
         """Writes the state, and removes the files of windows that are no longer in it."""
@@ -85,18 +84,15 @@ class LogRecords:
         """Returns a plan. Raises FileNotFoundError for one of an older version."""
         return WindowPlan.from_dict(self.store.read_json(self.uri(f"{number}.json")))
 
-    def is_taken(self, number: int) -> bool:
-        """Returns whether the window of a plan is taken."""
-        windows = LogState.from_dict(self.store.read_json(self.uri("log.json"))).windows
-        return any(each.number == number and each.is_taken for each in windows)
-
     def commit(self, plan: WindowPlan) -> None:
         """Records that a plan's step has succeeded.
 
         Raises:
             HopsError: another window was taken since the plan that may have the same entries.
         """
-        read = WindowRead.from_dict(self.store.read_json(self.uri(f"{plan.number}.read.json")))
         with self.held():
+            read = None
+            with suppress(FileNotFoundError):
+                read = WindowRead.from_dict(self.store.read_json(self.uri(f"{plan.number}.read.json")))
             former = LogState.from_dict(self.store.read_json(self.uri("log.json")))
             self.write(former.committed(plan, read), former)

@@ -9,7 +9,8 @@ was taken, and files are not what was taken: entries are, by the digests of thei
    window was committed since the plan that may have taken the same entries, the task fails, and its retry plans again.
 
 A run that ends before its commit leaves its entries to the next window. A window that is taken gives the same entries
-at each rerun, from the same parts, or if these are gone, from any file that has them.
+at each rerun, from the same parts, or if these are gone, from any file that has them. If the source's options have
+changed, it may give others, without those of other windows, and its commit records them.
 """
 
 from __future__ import annotations
@@ -135,6 +136,13 @@ class WindowPlan(JsonFields):
     folder: str = ""
     repeats: bool = False
 
+    def reaches(self, entries: LogPart | LogWindow) -> bool:
+        """Returns whether there may be entries of a part or another window that this window may take."""
+        first, last = entries.first_us, entries.last_us
+        if first is None or last is None or (self.end is not None and first >= self.end):
+            return False
+        return all(low is None or last >= low for low in (self.start, self.oldest))
+
     def judge(self, at_us: int, parts: Sequence[LogPart]) -> str | None:
         """Judges an entry of parts by its time.
 
@@ -243,13 +251,8 @@ class LogState(JsonFields):
 
     def known(self, plan: WindowPlan) -> tuple[int, ...]:
         """Returns the numbers of the taken windows that may have entries in common with a plan."""
-        low = max((each for each in (plan.start, plan.oldest) if each is not None), default=None)
-        return tuple(
-            each.number
-            for each in self.windows
-            if each.is_taken and each.key != plan.key and each.first_us is not None and each.last_us is not None
-            and (low is None or each.last_us >= low) and (plan.end is None or each.first_us < plan.end)
-        )  # fmt: skip
+        others = (each for each in self.windows if each.is_taken and each.key != plan.key)
+        return tuple(each.number for each in others if plan.reaches(each))
 
     def found(self, files: Iterable[LogFile], key: str) -> LogState:
         """Returns the state with the files that a window finds; parts of files that are gone are dropped."""
@@ -319,8 +322,7 @@ class LogState(JsonFields):
         begin = start if start is not None else before[0] if before else None
         future = None if end is None or begin is None else end + lookback * (end - begin)
         plan = WindowPlan(self.number, key, end, lookback, first, oldest, expires, future, deployed, folder=folder)
-        low = max((each for each in (first, oldest) if each is not None), default=-(2**62))
-        again = [p for p in self.parts if p.last_us is not None and p.last_us >= low and _starts_before(p, end)]
+        again = filter(plan.reaches, self.parts)
         parts = [*again, *(part for file in self.files for part in file.parts(self.number, future))]
         ordered = tuple(sorted(parts, key=lambda part: (part.number, part.path, part.start)))
         plan = replace(plan, parts=ordered, known=self.known(plan))
@@ -348,21 +350,23 @@ class LogState(JsonFields):
         parts = tuple(part for file in whole for part in file.parts(NEW, None))
         return replace(plan, start=None, oldest=None, expires=None, parts=parts, known=(), repeats=True)
 
-    def committed(self, plan: WindowPlan, read: WindowRead) -> LogState:
-        """Returns the state after a plan's step has succeeded.
+    def committed(self, plan: WindowPlan, read: WindowRead | None) -> LogState:
+        """Returns the state after a plan's step has succeeded; there is no ``read`` of a plan that was dropped.
 
         Raises:
             HopsError: another window was taken since the plan that may have the same entries; a retry plans again.
         """
-        window = next((each for each in self.windows if each.number == plan.number), None)
-        if window is not None and window.is_taken:
+        if plan.repeats:
             return self
-        if window is None or set(self.known(plan)) - set(plan.known):
+        window = next((each for each in self.windows if each.number == plan.number), None)
+        if window is None or read is None or set(self.known(plan)) - set(plan.known):
             raise HopsError(
                 f"window {plan.key}: another run has taken entries of the log in the meantime, and they must not be in "
                 "two snapshots; a retry leaves them out. Give the DAG max_active_runs=1"
             )
         taken = replace(window, is_taken=True, entries=read.entries, first_us=read.first_us, last_us=read.last_us)
+        if window.is_taken:  # its parts may have been read again by others
+            return replace(self, windows=tuple(taken if each is window else each for each in self.windows))
         others = tuple(each for each in self.windows if each.key != plan.key)
         ends = dict[tuple[str, int], int]()
         for part in read.parts:
@@ -381,7 +385,3 @@ class LogState(JsonFields):
             entries -= oldest.entries
             forgotten = oldest.horizon if oldest.is_taken else forgotten
         return replace(self, windows=tuple(windows), forgotten=forgotten)
-
-
-def _starts_before(part: LogPart, end: int | None) -> bool:
-    return end is None or (part.first_us is not None and part.first_us < end)

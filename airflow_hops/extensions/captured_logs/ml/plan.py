@@ -85,7 +85,7 @@ def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequ
                     "snapshot stays as it is"
                 ) from None
             if state.is_current(plan):
-                return plan.to_dict()
+                return replace(plan, known=state.known(plan)).to_dict()
             if known.is_taken:
                 return state.repeated(plan).to_dict()
         record = find_record(context.store, source.model)

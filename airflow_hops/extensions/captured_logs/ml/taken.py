@@ -177,7 +177,7 @@ class Taking:
                 f"window {self.plan.key}: {missing} of the {len(self._again)} entries that it has taken are not in the "
                 "log any more; restore the files that were removed. Its snapshot has the rows"
             )
-        if self._records is None or self._records.is_taken(self.plan.number):
+        if self._records is None or self._again is not None:
             return
         first, last = self._times or (None, None)
         parts = list[LogPart]()

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.captured_logs import CapturedSource
+from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.ml import plan
 from airflow_hops.testing.sources import ReaderContract, SourceContract
 from tests.ml.extensions.captured_logs import logs
@@ -222,6 +223,33 @@ def test_log_begins_again_without_its_state(make_context: Any, store: Any, tmp_p
         plans += [name for name in store.names(folder) if name.endswith(".npy")]
         store.remove_folder(folder)
     assert plans[0] != plans[1]  # a step of an equal plan would be in the cache
+
+
+@pytest.mark.parametrize("hours", [(0, 1), (1, 0), (1, 0, 1)])
+def test_cleared_window_of_a_changed_source_takes_no_entry_of_others(
+    hours: tuple[int, ...], make_context: Any, tmp_path: Path
+) -> None:
+    """Its log is read again, as r3 waits for the next window."""
+    log, ingest = tmp_path / "log.jsonl", logs.Ingests(make_context, tmp_path)
+    logs.append(log, [entry(1), entry(2, v=2), entry(3, HOUR_S)])
+    assert ingest(hourly(log, versions={"1": 1}), *window(0))[0]["request_id"].to_pylist() == ["r1"]
+    both = hourly(log, versions={"1": 1, "2": 2})
+    taken = {hour: ingest(both, *window(hour))[0]["request_id"].to_pylist() for hour in hours}
+    assert taken == ({0: ["r1", "r2"], 1: ["r3"]} if hours[0] == 0 else {0: ["r1"], 1: ["r2", "r3"]})
+
+
+def test_commit_of_a_plan_that_another_try_replaced_is_retried(make_context: Any, store: Any, tmp_path: Path) -> None:
+    log, ingest = tmp_path / "log.jsonl", logs.Ingests(make_context, tmp_path)
+    logs.append(log, [entry(1), entry(2, HOUR_S)])
+    with pytest.raises(logs.Killed):
+        ingest(hourly(log), *window(0), ends_before="commit")
+    folder = store.internal("_state", "tasks", "tests", ingest.task(hourly(log)), "logs", "log")
+    records = LogRecords(store, folder.removeprefix(f"{store.root}/"))
+    former = records.plan(records.state(LOOKBACK, "").windows[-1].number)
+    for hour in (1, 0):
+        ingest(hourly(log), *window(hour))
+    with pytest.raises(HopsError, match="another run has taken entries of the log in the meantime"):
+        records.commit(former)
 
 
 def test_state_of_the_version_before_is_read_on(make_context: Any, store: Any, tmp_path: Path) -> None:
