@@ -51,6 +51,14 @@ def write(store: ArtifactStore, rows: pa.Table, hook: Any, table: str = "kept", 
     return write_rows(Table(conn_id="warehouse", name=table), spec, store, hook)
 
 
+class Committing(sqlite3.Connection):
+    """A connection that commits what is open when it is closed, as Oracle's driver of JDBC does."""
+
+    def close(self) -> None:
+        self.commit()
+        super().close()
+
+
 class Sqlite(DbApiHook):
     """SQLite as a database that is known by its hook alone."""
 
@@ -59,7 +67,7 @@ class Sqlite(DbApiHook):
     options: dict[str, Any] = {}  # of sqlite3.connect
 
     def get_conn(self) -> Any:
-        return sqlite3.connect(self.path, **self.options)
+        return sqlite3.connect(self.path, factory=Committing, **self.options)
 
 
 class PyMySql(DbApiHook):

@@ -100,7 +100,11 @@ def _transaction(hook: Any, connection: Any) -> Iterator[Any]:
     if getattr(hook, "supports_autocommit", False) and hook.get_autocommit(connection):
         hook.set_autocommit(connection, False)
     connection.commit()  # what the session has got so far
-    yield connection
+    try:
+        yield connection
+    finally:
+        with suppress(Exception):  # Oracle's driver of JDBC commits what is open when it is closed
+            connection.rollback()
 
 
 class _OneCursor:
