@@ -34,7 +34,7 @@ _BOUNDS = {
     "worst_auc": (0.0, 1.0),
 }  # fmt: skip
 _OF_ROWS = ("log_loss", "brier", "accuracy")
-OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
+_OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
 """Metrics of the likeliest classes, which are not means over rows."""
 
 
@@ -119,7 +119,7 @@ def class_metrics(
     values, intervals = values_and_intervals({**estimates, **areas}, _BOUNDS, sample)
     if areas_by_class:
         intervals["worst_auc"] = min(areas_by_class.values())[1:]
-    choices: dict[str, Any] = {name: of_choices(name, labels, chosen, classes, weights) for name in OF_CHOICES}
+    choices: dict[str, Any] = {name: _of_choices(name, labels, chosen, classes, weights).value for name in _OF_CHOICES}
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
     reason = over_constant = None
     if detailed and np.ptp(labels):
@@ -147,7 +147,9 @@ def class_metrics(
 
 
 def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
-    """Computes a figure by name, except those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
+    """Computes a figure by name; None for an AUC that is not defined."""
+    if metric in _OF_CHOICES:
+        return _of_choices(metric, labels, probabilities.argmax(axis=1), probabilities.shape[1], weights)
     if metric in ("auc", "worst_auc"):
         return _areas(labels, probabilities, Sample(weights))[0].get(metric)
     if metric == "accuracy":
@@ -191,15 +193,24 @@ def _areas(
     return {"auc": mean, "worst_auc": worst}, by_class
 
 
-def of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
-    """Computes a figure of :data:`OF_CHOICES` from the likeliest classes ``[rows]``."""
+def _of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> Estimate:
+    """Computes a figure of :data:`_OF_CHOICES` from the likeliest classes ``[rows]``, by the delta method.
+
+    Each is a weighted mean over classes of the weight of right rows, divided by that of the class's rows or, for F1,
+    by the mean of it and that of the rows predicted as the class.
+    """
     of_class, predicted, right = _shares(labels, chosen, classes, weights)
-    if metric == "balanced_accuracy":
-        there = of_class > 0
-        return float((right[there] / of_class[there]).mean())
-    there = of_class + predicted > 0
-    f1 = 2 * right[there] / (of_class + predicted)[there]
-    return float(f1.mean() if metric == "macro_f1" else np.average(f1, weights=of_class[there]))
+    is_f1, w = metric != "balanced_accuracy", even_weights(weights, len(labels))
+    sizes = (of_class + predicted) / 2 if is_f1 else of_class
+    class_weights = of_class if metric == "weighted_f1" else (sizes > 0).astype(float)
+    class_weights = class_weights / class_weights.sum()
+    divisors = np.where(sizes > 0, sizes, 1.0)
+    scores, factors = right / divisors, class_weights / divisors
+    parts, losses, value = w * (chosen == labels) * factors[labels], factors * scores, float(class_weights @ scores)
+    influence = parts - w * ((losses[labels] + losses[chosen]) / 2 if is_f1 else losses[labels])
+    if metric == "weighted_f1":
+        influence += w / w.sum() * (scores[labels] - value)
+    return Estimate(value, influence, parts)
 
 
 def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -> tuple[Array, Array, Array]:

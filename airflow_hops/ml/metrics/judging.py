@@ -41,21 +41,13 @@ class ProblemMetrics:
     higher_is_better: Mapping[str, bool]
     minimum: Mapping[str, float]
     estimate: Callable[[str, Array, Array, Array | None], Estimate | None]
-    resampled: Mapping[str, Callable[[Array, Array, Array], float]]
+    resampled: Mapping[str, Callable[[Array, Array, Array], float]] = field(default_factory=dict)
     relative: Collection[str] = ()
 
     @property
     def metric(self) -> str:
         """Returns the default metric to compare models by."""
         return next(iter(self.higher_is_better))
-
-
-_BY_CLASS = ("balanced_accuracy", "macro_f1")
-"""Resampled metrics of several classes in which a class counts however few rows it has."""
-
-
-def _of_choices(metric: str) -> Callable[[Array, Array, Array], float]:
-    return lambda y, p, w: class_metrics.of_choices(metric, y, p.argmax(axis=1), p.shape[1], w)
 
 
 METRICS: Mapping[Problem, ProblemMetrics] = {
@@ -71,7 +63,6 @@ METRICS: Mapping[Problem, ProblemMetrics] = {
         metrics.METRICS[MULTICLASS],
         {"auc": 0.6},
         class_metrics.class_estimate,
-        {name: _of_choices(name) for name in class_metrics.OF_CHOICES},
     ),
     REGRESSION: ProblemMetrics(
         regression_metrics.RegressionMetrics,
@@ -141,9 +132,8 @@ class Judge:
         sign = 1.0 if (own.higher_is_better if own else metrics.higher_is_better[metric]) else -1.0
         function = own.value if own else metrics.resampled.get(metric)
         if function is not None:
-            by_class = self.problem == BINARY or metric in _BY_CLASS
             result = resampled_difference(
-                metric, function, labels, candidate, champion, sample, sign, by_class=by_class
+                metric, function, labels, candidate, champion, sample, sign, by_class=self.problem == BINARY
             )
             return result if math.isfinite(result.low) else None
         mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))

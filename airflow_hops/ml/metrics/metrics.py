@@ -135,7 +135,7 @@ def _half_width(variances: Array, freedom: Array) -> float:
     total = float(variances.sum())
     if total == 0:
         return 0.0
-    return float(stdtrit(total**2 / (np.square(variances) / freedom).sum(), 0.975)) * math.sqrt(total)
+    return float(stdtrit(1 / (np.square(variances / total) / freedom).sum(), 0.975)) * math.sqrt(total)
 
 
 def even_weights(weights: Array | None, rows: int) -> Array:

@@ -14,7 +14,7 @@ from airflow_hops.ml.metrics.judging import METRICS, Judge
 
 ROWS = (20, 60, 300, 1000, 5000)
 ANSWERS = ("continuous", "leaves", "one-hot", "constant")
-SLOW = {"average_precision", "median_absolute_error", "balanced_accuracy", "macro_f1", "weighted_f1"}
+SLOW = {"average_precision", "median_absolute_error"}
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,17 @@ def test_real_gains_are_found_as_by_a_paired_t_test() -> None:
     assert np.mean(agree) >= 0.95 and better > 0.2 * len(agree)
 
 
+def test_class_of_one_row_hides_no_gain_in_the_others() -> None:
+    random = np.random.default_rng(6)
+    labels = np.append(np.arange(2000) % 4, 4)
+    truth = random.normal(size=(2001, 5)) + 2.5 * np.eye(5)[labels]
+    mine, theirs = (_model(random, "multiclass", "continuous", truth, noise) for noise in (0.2, 1.0))
+    theirs[-1] = mine[-1]
+    for metric in METRICS["multiclass"].higher_is_better.keys() - {"worst_auc"}:
+        gain = Judge("multiclass", metric).gain(labels, mine, theirs, None)
+        assert gain is not None and gain.low > 0.5 * gain.difference > 0, gain
+
+
 LEARNT_NOTHING = ("shuffled", "other column", "too sure", "constant")
 
 
@@ -171,3 +182,6 @@ def test_model_that_is_not_better_than_a_constant_is_refused(problem: Any) -> No
             else:
                 _check_rate(passed, 60, 0.025, (case, rows))
                 assert all("than a constant answer" in reason for reason in refused)
+                for reason in refused:
+                    assert ("worse than" in reason) == ("; check its label" in reason) != ("; add rows" in reason)
+                    assert reason.endswith("set better_than_constant=False")
