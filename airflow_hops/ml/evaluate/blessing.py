@@ -20,7 +20,13 @@ from airflow_hops.ml.metrics.metrics import Metrics
 MAX_REGRESSION = 0.01
 """Default tolerance. For metrics in the label's units and custom metrics it is a share of the champion's figure."""
 
-_LIFT = "add rows or features; for scores that are no probabilities or means, set better_than_constant=False"
+_THAN = "than a constant answer, beyond chance: gain in"
+_WORSE = "check its label and features, or calibrate it: weights of classes and resampling move its probabilities"
+_MORE = {
+    "log_loss": "add rows of the rarer classes, or features",
+    "r2": "add rows or features, or predict the logarithm of a label with few very large values",
+}
+_LIFT = "for scores that are not probabilities or means, set better_than_constant=False"
 
 
 @dataclass(frozen=True)
@@ -189,18 +195,15 @@ def _minimums(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> list[tupl
 
 def _better_than_constant(candidate: Mapping[str, Metrics]) -> list[tuple[bool, str]]:
     gains = {split: metrics.over_constant for split, metrics in candidate.items() if metrics.over_constant is not None}
-    worse = [
-        (False, f"{split}: worse than a constant answer, beyond chance: gain in {gain.metric} {_gain(gain)}; {_LIFT}")
-        for split, gain in gains.items()
-        if gain.high < 0
-    ]
+    words = {split: f"{_THAN} {gain.metric} {_gain(gain)}" for split, gain in gains.items()}
+    if worse := [split for split, gain in gains.items() if gain.high < 0]:
+        return [(False, f"{split}: worse {words[split]}; {_WORSE}; {_LIFT}") for split in worse]
     best = max(gains, key=lambda split: gains[split].low, default=None)
     if best is None:
-        return [(False, f"it is not known whether the model is better than a constant answer: {_LIFT}")]
-    is_better = gains[best].low > 0
-    words = "" if is_better else "on no split "
-    sentence = f"{words}better than a constant answer, beyond chance: {best}: gain in {gains[best].metric} "
-    return [*worse, (is_better, sentence + _gain(gains[best]) + ("" if is_better else f"; {_LIFT}"))]
+        return [(False, f"it is not known whether the model is better than a constant answer; {_LIFT}")]
+    if gains[best].low > 0:
+        return [(True, f"{best}: better {words[best]}")]
+    return [(False, f"on no split better {words[best]} on {best!r}; {_MORE[gains[best].metric]}; {_LIFT}")]
 
 
 def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:
