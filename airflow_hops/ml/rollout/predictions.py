@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from airflow_hops.core.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, CanaryFinding
+from airflow_hops.core.rollout.decision import BAD, DOUBT, OK, CanaryFinding
 from airflow_hops.core.rollout.plan import Limits
+from airflow_hops.ml.metrics.metrics import Sample
 from airflow_hops.ml.rollout.comparisons import OFTEN, compare_shares, verdict_of
 
 PREDICTIONS_ROWS = 20
@@ -49,8 +50,7 @@ class Answers:
     @property
     def effective_size(self) -> float:
         """Number of requests, less if some have more rows than others (Kish)."""
-        rows = np.unique(self.requests, return_counts=True)[1]
-        return float(rows.sum() ** 2 / (rows**2).sum()) if len(rows) else 0.0
+        return Sample(copies=self.requests).effective_rows(np.ones(len(self.requests)))
 
     def only(self, rows: np.ndarray) -> Answers:
         """Selects rows."""
@@ -108,9 +108,10 @@ def compare_predictions(
     # Without captured rows, the number of a version's classes is unknown.
     width = math.prod(canary.values.shape[1:])
     ours, theirs = (v.reshape(len(v), -1) if len(v) else np.empty((0, width)) for v in (canary.values, stable.values))
-    if theirs.shape[1] != width:
+    if not width or theirs.shape[1] != width:
         text = f"{output!r} has {width} values a row, and {theirs.shape[1]} at the stable version"
-        return CanaryFinding("predictions", NOT_JUDGED, text, numbers)
+        text = text if width else f"{output!r} has no class that both versions know"
+        return CanaryFinding("predictions", limits.unjudged_predictions, text, numbers)
     if len(ours) and not np.ptp(ours, axis=0).any() and len(theirs) and np.ptp(theirs, axis=0).any():
         p_value = chance_of_equal_answers(ours, canary.requests, theirs, stable.requests)
         first = ", ".join(f"{value:.6g}" for value in ours[0])

@@ -376,6 +376,13 @@ def test_class_predictions_are_compared_by_name() -> None:
     assert alone.verdict == "not_judged" and "0 captured rows of the stable version, 20 needed" in alone.text
     flat = compare_predictions(each(ours), each(theirs.reshape(-1)), "probabilities", LIMITS, 0.01)
     assert flat.verdict == "not_judged" and "3 values a row, and 1 at the stable version" in flat.text
+    none, strict = each(np.empty((50, 0))), replace(LIMITS, max_prediction_distance=0.2)
+    for canary, stable, text in (
+        (none, none, "no class that both versions know"),
+        (each(ours), each(theirs[:, :2]), "and 2"),
+    ):
+        unknown = compare_predictions(canary, stable, "probabilities", strict, 0.01, [])
+        assert unknown.verdict == "unknown" and text in unknown.text, "the limit cannot be checked"
 
 
 PLAN = RolloutPlan.of(
