@@ -10,6 +10,7 @@ import random
 import re
 import sqlite3
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal as D
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ import pytest
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.runner import query
+from airflow_hops.extensions.tables.runner.jdbc import return_exact_values
 from tests.extensions.tables.database_clients import PyMySql, Sqlite, jdbc_hook, odbc_hook, read, write
 
 BATCHES = (
@@ -450,6 +453,52 @@ def test_window_of_a_query_is_in_utc_by_each_client(all_postgres_database: Datab
     for client, hook in all_postgres_database.hooks.items():
         table = read(hook, sql, tmp_path / client)
         assert table["at"].to_pylist() == [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (3, 4, 5)], client
+
+
+@dataclass(frozen=True)
+class Java:
+    """A field of ``java.sql.Types``, a row of a result, and its column."""
+
+    name: str
+    number: int = 0
+    text: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        values = {"getName": self.name, "getInt": self.number, "getString": self.text, "getMetaData": self}
+        return lambda *_: values.get(name, self.name)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("TIMESTAMP", "2013-01-01 10:00:00.0", datetime(2013, 1, 1, 10)),
+        ("TIMESTAMP", "2013-01-01 10:00:00.123456000", datetime(2013, 1, 1, 10, 0, 0, 123456)),
+        ("TIMESTAMP", "2013-01-01 10:00:00.1234567", None),
+        ("TIMESTAMP_WITH_TIMEZONE", "2013-01-01 10:00:00.000000001+02", None),
+        ("TIMESTAMP", "20000-01-01 00:00:00", None),
+        ("TIME", "10:00:00.1234567", None),
+        ("DATE", "0044-03-15 BC", None),
+        ("BIGINT", "9223372036854775807", 2**63 - 1),
+        ("DECIMAL", "12345678901234567890.10", D("12345678901234567890.10")),
+        ("DOUBLE", "0.1", 0.1),
+        ("VARCHAR", "2013-01-01 10:00:00.1234567", "2013-01-01 10:00:00.1234567"),
+    ],
+)
+def test_texts_of_jdbc_become_exact_values_or_are_refused(
+    type_: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = "TINYINT SMALLINT INTEGER BIGINT REAL FLOAT DOUBLE DECIMAL NUMERIC CHAR NCHAR VARCHAR NVARCHAR LONGVARCHAR "
+    names += (
+        "LONGNVARCHAR OTHER SQLXML TIMESTAMP TIMESTAMP_WITH_TIMEZONE DATE TIME BINARY VARBINARY LONGVARBINARY BLOB "
+    )
+    fields = [Java(name, number) for number, name in enumerate(f"{names} BIT BOOLEAN".split())]
+    types = SimpleNamespace(class_=SimpleNamespace(getFields=lambda: fields))
+    monkeypatch.setitem(sys.modules, "jpype", SimpleNamespace(JClass=lambda name: types))
+    connection = SimpleNamespace()
+    return_exact_values(connection, "x")
+    [number] = [field.number for field in fields if field.name == type_]
+    with pytest.raises(BadInput, match="which Python does not hold") if value is None else contextlib.nullcontext():
+        assert connection._converters[number](Java(type_, text=text), 1) == value
 
 
 class Stranger:

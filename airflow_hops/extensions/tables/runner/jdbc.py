@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -11,13 +12,16 @@ from typing import Any
 
 from airflow_hops.core.errors import BadInput
 
+_TIMES = (datetime.fromisoformat, time.fromisoformat)
+_NANOSECONDS = re.compile(r"\.\d{6}0*[1-9]")
+"""Fractions of seconds of which Python would cut off digits."""
 _FROM_TEXT: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(["TINYINT", "SMALLINT", "INTEGER", "BIGINT"], int),
     **dict.fromkeys(["REAL", "FLOAT", "DOUBLE"], float),
     **dict.fromkeys(["DECIMAL", "NUMERIC"], Decimal),
     **dict.fromkeys(["CHAR", "NCHAR", "VARCHAR", "NVARCHAR", "LONGVARCHAR", "LONGNVARCHAR", "OTHER", "SQLXML"], str),
-    **dict.fromkeys(["TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE"], datetime.fromisoformat),
-    **{"DATE": date.fromisoformat, "TIME": time.fromisoformat},
+    **dict.fromkeys(["TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE"], _TIMES[0]),
+    **{"DATE": date.fromisoformat, "TIME": _TIMES[1]},
 }
 _BYTES = ("BINARY", "VARBINARY", "LONGVARBINARY", "BLOB")
 _BOOLS = ("BIT", "BOOLEAN")
@@ -46,6 +50,8 @@ def _java(name: str) -> Any:
 def _of_text(convert: Callable[[str], object], where: str, rows: Any, number: int) -> object:
     text = rows.getString(number)
     try:
+        if convert in _TIMES and _NANOSECONDS.search(str(text)):
+            raise ValueError(text)
         return None if text is None else convert(str(text))
     except (ValueError, ArithmeticError) as error:
         columns = rows.getMetaData()
