@@ -142,11 +142,14 @@ def test_runs_lead_to_mlflow(api: Api, runs: Any, monkeypatch: pytest.MonkeyPatc
         (database, None),
         ("https://user:secret@mlflow.example/base/", "https://mlflow.example/base/#/experiments"),
         ("postgresql://user:secret@db/mlflow", None),
+        ("databricks", None),
+        ("/srv/ml runs", None),
     ):
         settings = replace(RuntimeHook().settings, tracking_uri=uri)
         monkeypatch.setattr(RuntimeHook, "settings", settings)
         page = api.get(RUNS, params={"limit": 1}).json()
-        command = f"mlflow ui --backend-store-uri {uri}" if uri == database else None
+        commands = {database: database, "/srv/ml runs": "'/srv/ml runs'"}
+        command = f"mlflow ui --backend-store-uri {commands[uri]}" if uri in commands else None
         assert (page["mlflow_url"], page["mlflow_command"]) == (server and f"{server}/9", command)
         one = api.get(f"{RUNS}/{runs[2]['run_id']}").json()
         assert (one["mlflow_url"], one["mlflow_run_id"]) == (server and f"{server}/2/runs/r2", "r2")

@@ -180,8 +180,9 @@ def _experiment_url(tracking_uri: str, mlflow: Mapping[str, str]) -> str | None:
 
 def _mlflow_command(tracking_uri: str) -> str | None:
     """Returns the command that serves MLflow's pages for a database file or folder; None for other places."""
-    is_file = urlsplit(tracking_uri).scheme in ("sqlite", "file", "")
-    return shlex.join(["mlflow", "ui", "--backend-store-uri", tracking_uri]) if tracking_uri and is_file else None
+    if not tracking_uri.startswith(("sqlite:", "file:", "/")):
+        return None
+    return shlex.join(["mlflow", "ui", "--backend-store-uri", tracking_uri])
 
 
 def _natural_key(value: str | float) -> tuple[Any, ...]:
