@@ -484,11 +484,14 @@ def test_missing_driver_is_named() -> None:
         pass
 
 
-@pytest.mark.parametrize(("state", "retried"), [("57014", True), ("42S02", False)])
-def test_cancelled_query_of_snowflake_is_retried(state: str, retried: bool) -> None:
-    """Its connector raises one class for all errors of a query."""
-    error = ProgrammingError("SQL execution canceled")
-    error.sqlstate = state  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("state", "retried"), [("57014", True), ("40001", True), ("42S02", False), ("", False)])
+@pytest.mark.parametrize("driver", ["snowflake", "redshift", "odbc"])
+def test_error_is_retried_by_its_state(driver: str, state: str, retried: bool) -> None:
+    """Also of drivers that raise one class for all errors of a query."""
+    args = {"redshift": [{"S": "ERROR", "C": state, "M": "no"}], "odbc": [state, "no"]}.get(driver, ["no"])
+    error = ProgrammingError(*args)
+    if driver == "snowflake":
+        error.sqlstate = state  # type: ignore[attr-defined]
     with pytest.raises(HopsError) as failure, failing("x"):
         raise error
     assert failure.value.retryable is retried

@@ -40,9 +40,14 @@ def failing(where: str) -> Iterator[None]:
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """Returns SQLSTATE: of pyodbc, the first argument; of JDBC, of Java's exception; empty if the driver has none."""
+    """Returns SQLSTATE; empty if the driver has none.
+
+    It is an attribute of the error; or, of the first argument, of JDBC a method, of redshift_connector and pg8000 a
+    field, and of pyodbc all of it.
+    """
     for each in (error, *error.args[:1]):
         state = each.getSQLState() if hasattr(each, "getSQLState") else getattr(each, "sqlstate", None)
+        state = each.get("C") if isinstance(each, dict) else state
         if state is None and isinstance(each, str) and re.fullmatch("[0-9A-Z]{5}", each):
             state = each
         if state is not None:
