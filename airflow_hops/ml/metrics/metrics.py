@@ -17,6 +17,10 @@ Array = np.ndarray
 CALIBRATION_BINS = 10
 _Z_95 = 1.959963984540054
 _GREATEST_EXPONENT = 700.0
+_FEWEST_DISTINCT = 10
+"""Fewest distinct rows of which others are taken for copies."""
+_DETERMINED = 0.99
+"""Share of distinct rows from which on their inputs are taken to determine the label."""
 _RESAMPLES = 200
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
 
@@ -136,6 +140,21 @@ def _half_width(variances: Array, freedom: Array) -> float:
     if total == 0:
         return 0.0
     return float(stdtrit(1 / (np.square(variances / total) / freedom).sum(), 0.975)) * math.sqrt(total)
+
+
+def copies_of(rows: Array, inputs: Array) -> Array | None:
+    """Numbers rows, which are copies if equal inputs always come with equal labels; returns None without copies.
+
+    Otherwise rows are equal by chance, as those of a few categories are, which may determine the label, too.
+
+    Args:
+        rows: Equal numbers for rows of equal inputs and labels, ``[rows]``.
+        inputs: Equal numbers for rows of equal inputs, ``[rows]``.
+    """
+    distinct, numbers = np.unique(rows, return_inverse=True)
+    if not _FEWEST_DISTINCT <= len(distinct) < len(rows) or len(np.unique(inputs)) < _DETERMINED * len(distinct):
+        return None
+    return numbers.reshape(-1)
 
 
 def even_weights(weights: Array | None, rows: int) -> Array:

@@ -16,6 +16,7 @@ from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS, REGRE
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.metrics.metrics import copies_of
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.readers import scan
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
@@ -25,10 +26,6 @@ BATCH_BLOBS = 256
 """Rows of a batch if rows hold bytes, such as an encoded image, which becomes a thousand times as large."""
 
 MISSING = "(missing)"
-_DETERMINED = 0.99
-"""Share of distinct rows from which on their inputs are taken to determine the label."""
-_FEWEST = 10
-"""Fewest distinct rows of which others are taken for copies."""
 
 
 class ScoredModel:
@@ -233,7 +230,10 @@ def score(
                 )
     by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
     finite = {name: p for name, p in scored.items() if name not in unscored}
-    copies = _copies(np.concatenate(inputs), joined[label]) if inputs else None
+    copies = None
+    if inputs:
+        hashes = np.concatenate(inputs)
+        copies = copies_of(row_hashes({"inputs": hashes, "label": joined[label]}, len(hashes)), hashes)
     return ScoredRows(joined[label], finite, by, weights, unscored, copies=copies)
 
 
@@ -252,18 +252,6 @@ def row_hashes(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
             hashes = (hashes ^ values.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             hashes ^= hashes >> np.uint64(29)
     return hashes
-
-
-def _copies(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
-    """Numbers rows of equal inputs and labels, which are copies if equal inputs always come with equal labels.
-
-    Otherwise rows are equal by chance, as those of a few categories are, which may determine the label, too.
-    """
-    pairs = row_hashes({"inputs": inputs.astype(np.int64), "label": labels}, len(labels))
-    distinct, numbers = np.unique(pairs, return_inverse=True)
-    if not _FEWEST <= len(distinct) < len(labels) or len(np.unique(inputs)) < _DETERMINED * len(distinct):
-        return None
-    return numbers.reshape(-1)
 
 
 def _check_slices(path: Path, slices: Sequence[str]) -> None:

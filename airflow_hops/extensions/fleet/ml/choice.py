@@ -12,11 +12,7 @@ import numpy as np
 from airflow_hops.extensions.fleet.core.packs import POOLED
 from airflow_hops.extensions.fleet.ml.columns import TrainingRows
 from airflow_hops.extensions.fleet.ml.learners import Learner, Strategy
-
-_FEWEST_DISTINCT = 10
-"""Fewest distinct rows of which others are taken for copies."""
-_DETERMINED = 0.99
-"""Share of distinct rows from which on their features are taken to determine the label."""
+from airflow_hops.ml.metrics.metrics import Sample, copies_of
 
 
 @dataclass(frozen=True)
@@ -34,34 +30,16 @@ class Choice:
         return POOLED if self.strategy is None else self.strategy.state
 
 
-def gain(pooled: np.ndarray, own: np.ndarray, weights: np.ndarray, copies: np.ndarray) -> tuple[float, float]:
+def gain(pooled: np.ndarray, own: np.ndarray, sample: Sample) -> tuple[float, float]:
     """Returns the weighted mean of the paired differences of losses, above 0 if ``own`` is better, and its error.
 
-    >>> gain(np.array([1.0, 2.0, 3.0, 2.0]), np.array([0.0, 1.0, 2.0, 1.0]), np.ones(4), np.arange(4))
+    >>> gain(np.array([1.0, 2.0, 3.0, 2.0]), np.array([0.0, 1.0, 2.0, 1.0]), Sample())
     (1.0, 0.0)
     """
-    first, numbers = np.unique(copies, return_index=True, return_inverse=True)[1:]
-    differences, weights = (pooled - own)[first], np.bincount(numbers.reshape(-1), weights)
-    mean = float(np.average(differences, weights=weights))
-    rows, spread = effective_rows(weights), float(np.average(np.square(differences - mean), weights=weights))
+    differences, rows = pooled - own, sample.effective_rows(np.ones(len(own)))
+    mean = float(np.average(differences, weights=sample.weights))
+    spread = float(np.average(np.square(differences - mean), weights=sample.weights))
     return mean, math.sqrt(spread / (rows - 1)) if rows > 1 else math.inf
-
-
-def copies_of(rows: TrainingRows) -> np.ndarray:
-    """Numbers rows, copies of a row alike: equal ones are copies if equal features always come with equal labels.
-
-    Otherwise rows are equal by chance, as those of a few categories are.
-    """
-    distinct, numbers = np.unique(rows.hashes, return_inverse=True)
-    has_equal = _FEWEST_DISTINCT <= len(distinct) < len(rows)
-    if has_equal and len(np.unique(rows.matrix, axis=0)) >= _DETERMINED * len(distinct):
-        return numbers.reshape(-1)
-    return np.arange(len(rows))
-
-
-def effective_rows(weights: np.ndarray) -> float:
-    """Returns how many rows of equal weight would tell as much (L. Kish, "Survey Sampling", 1965)."""
-    return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
 def choose(
@@ -80,8 +58,10 @@ def choose(
         standard_errors: As above.
     """
     folds = {fold: (rows.where(rows.folds != fold), rows.where(rows.folds == fold)) for fold in learner.folds}
-    weights, copies = np.concatenate([held.weights for _, held in folds.values()]), copies_of(rows)
-    held_copies = np.concatenate([copies[rows.folds == fold] for fold in learner.folds])
+    weights = np.concatenate([held.weights for _, held in folds.values()])
+    inputs = np.unique(rows.matrix, axis=0, return_inverse=True)[1].reshape(-1)
+    sample = Sample(rows.weights, copies=copies_of(rows.hashes, inputs))
+    held_out = sample.where(np.concatenate([np.flatnonzero(rows.folds == fold) for fold in learner.folds]))
     if not len(weights):
         return Choice(None, "no training rows are held out", math.nan, math.nan)
 
@@ -91,7 +71,7 @@ def choose(
     pooled = losses(pooled_by_fold)
     pooled_loss = float(weights @ pooled / weights.sum())
     reason = ""
-    if (enough := effective_rows(np.bincount(copies, rows.weights))) < min_rows:
+    if (enough := sample.effective_rows(np.ones(len(rows)))) < min_rows:
         alike = "" if round(enough) == len(rows) else f" (as {enough:.3g} different ones of equal weight)"
         reason = f"{len(rows)} training rows{alike}, fewer than {min_rows}"
     elif missing := learner.missing_classes(rows):
@@ -106,7 +86,7 @@ def choose(
         models = {fold: learner.fit(others, strategy, pooled_by_fold[fold]) for fold, (others, _) in folds.items()}
         if any(model is None for model in models.values()):
             continue
-        better, error = gain(pooled, losses(models), weights, held_copies)
+        better, error = gain(pooled, losses(models), held_out)
         words = (
             f"{strategy} is {better:+.3g} ± {error:.2g} better than the pooled model on {len(weights)} held-out rows"
         )
