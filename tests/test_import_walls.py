@@ -28,8 +28,14 @@ CORE = "What both sides share needs no library but fsspec"
 CYCLES = "No cycles among packages"
 EXTENSIONS = "airflow_hops.extensions"
 OF_EXTENSIONS = [f"{EXTENSIONS}.{path.parent.name}" for path in PACKAGE.glob("extensions/*/__init__.py")]
-OF_FRAMEWORKS = {"make_format_models.py", "test_server_kinds.py"}
-"""Tests of the model server that still serve an extension's models."""
+OF_BOTH = {
+    "make_format_models.py",
+    "test_server_kinds.py",  # serves an extension's models
+    "test_request_memory.py",  # draws requests of both APIs
+    "test_state.py",  # reads all state below the store that a version before has written
+    "write_state.py",
+}
+"""Tests of the trunk that import an extension."""
 
 
 def test_every_package_belongs_to_one_side() -> None:
@@ -80,7 +86,7 @@ def test_tests_of_the_trunk_import_no_extension() -> None:
         r"^\s*(?:from|import) (?:airflow_hops|tests|tests\.ml)\.extensions(?:\.| import [a-z])", re.MULTILINE
     )
     files = {path for path in (REPOSITORY / "tests").rglob("*.py") if "extensions" not in path.parts}
-    assert {path.name for path in files if imported.search(path.read_text())} == OF_FRAMEWORKS
+    assert {path.name for path in files if imported.search(path.read_text())} == OF_BOTH
 
 
 def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
