@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.cli.terminal import print_warning
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, InvalidArgument, StepFailed
@@ -188,7 +189,7 @@ class _Run:
             producer=producer,
         )
         try:
-            return self.hook.run(spec, cache=False, on_line=lambda line: None).value
+            return self.hook.run(spec, cache=False, on_line=print_warning).value
         except StepFailed as error:
             raise SystemExit(str(error).removeprefix("step 'adopt': ")) from None
 
