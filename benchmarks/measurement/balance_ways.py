@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -36,20 +37,14 @@ class Device(keras.Model):  # type: ignore[misc]
 def train(context: TrainContext) -> list[float]:
     """Trains on ranks of which each has its time for a row; returns the seconds from each epoch's end to the next."""
 
-    class Clock(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ends: list[float] = []
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.ends.append(time.monotonic())
-
     inputs = keras.Input((len(NUMBERS),), name="numbers")
     hidden = keras.layers.Dense(64, activation="relu")(inputs)
     model = Device({"numbers": inputs}, keras.layers.Dense(1, activation="sigmoid")(hidden))
     model.row_s = context.params["row_s"][context.rank]
     model.compile(DistributedOptimizer(keras.optimizers.Adam(1e-3)), "binary_crossentropy")
-    clock, how = Clock(), {key: context.params[key] for key in ("epochs", "batch_size")}
+    ends: list[float] = []
+    clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.monotonic()))
+    how = {key: context.params[key] for key in ("epochs", "batch_size")}
     shares = BySpeed if context.params["balance"] else None
     context.fit(model, **how, shares=shares, validation_split=None, callbacks=[clock])
-    return [end - begin for begin, end in zip(clock.ends, clock.ends[1:], strict=False)]
+    return [end - begin for begin, end in itertools.pairwise(ends)]

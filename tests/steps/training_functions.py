@@ -36,45 +36,41 @@ def compiled(context: TrainContext, optimizer: Any = None) -> keras.Model:
     return model
 
 
-class Poison(keras.callbacks.Callback):
+def poison(model: keras.Model, after: int) -> keras.callbacks.Callback:
     """Makes a weight no number, after one epoch."""
+    variable = model.trainable_weights[0]
 
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._after = after
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if epoch == self._after:
-            variable = self.model.trainable_weights[0]
+    def spoil(epoch: int, logs: Any) -> None:
+        if epoch == after:
             variable.assign(variable * float("nan"))
 
+    return keras.callbacks.LambdaCallback(on_epoch_begin=spoil)
 
-class Accident(keras.callbacks.Callback):
+
+def accident(context: TrainContext) -> keras.callbacks.Callback:
     """Something happens to one rank, after one epoch, once."""
+    params = context.params
 
-    def __init__(self, context: TrainContext) -> None:
-        super().__init__()
-        self._context = context
-        self._params = context.params
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._context.rank != self._params.get("rank", 1) or epoch + 1 != self._params["accident_after"]:
+    def happen(epoch: int, logs: Any) -> None:
+        if context.rank != params.get("rank", 1) or epoch + 1 != params["accident_after"]:
             return
-        marker = Path(self._params["marker"]) if "marker" in self._params else None
+        marker = Path(params["marker"]) if "marker" in params else None
         if marker is not None and marker.exists():
             return
-        print(f"rank {self._context.rank} is about to have an accident", flush=True)
+        print(f"rank {context.rank} is about to have an accident", flush=True)
         if marker is not None:
             marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    return keras.callbacks.LambdaCallback(on_epoch_end=happen)
 
 
 def train(context: TrainContext) -> keras.Model:
     """Trains; what else it does, params say."""
     model = compiled(context)
-    callbacks: list[Any] = [Accident(context)] if "accident_after" in context.params else []
+    callbacks: list[Any] = [accident(context)] if "accident_after" in context.params else []
     if "poison_after" in context.params:
-        callbacks.append(Poison(context.params["poison_after"]))
+        callbacks.append(poison(model, context.params["poison_after"]))
     context.fit(model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks)
     context.report(7, gradient_norm=0.25)
     return model

@@ -198,7 +198,7 @@ class RecordCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Restores the state that other callbacks have reset."""
         state = self._session.state
-        state.begin_objects()
+        state.check_callbacks()
         self._saved_at = state.position.step
         snapshot, here = state.snapshot, state.position
         if snapshot is not None and (snapshot.position.fit, snapshot.position.step) == (here.fit, here.step):

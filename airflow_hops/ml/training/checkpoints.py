@@ -1,7 +1,7 @@
 """Checkpoints: the complete state of a training, written atomically, from which it continues as if uninterrupted.
 
-A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer) or files of another framework,
-``objects.npz`` (callbacks, further optimizers and generators), ``rank-<n>.npz`` (each rank's own state) and
+A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizers) or files of another framework,
+``callbacks.npz`` (what the callbacks hold), ``rank-<n>.npz`` (each rank's own state) and
 ``checkpoint.json``, which has the position of the training and the checksums of the other files. It is created by a
 rename, so that the previous one remains after a kill at any moment.
 """
@@ -31,9 +31,10 @@ from airflow_hops.core.processes.files import sync
 
 CHECKPOINT_NAME = "checkpoint.json"
 CHECKPOINT_GLOB = "step-*"
-_FORMAT = 3
+_FORMAT = 4
 _VARIABLES_NAME = "variables.npz"
-_OBJECTS_NAME = "objects.npz"
+_CALLBACKS_NAME = "callbacks.npz"
+_FURTHER = "further"
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Snapshot:
         rank_states: State of each rank; see :mod:`airflow_hops.ml.training.rank_state`.
         history: Metrics of each epoch done.
         weights: Checksum of the weights after each epoch done.
-        objects: State of rank 0's objects; see :mod:`airflow_hops.ml.training.object_states`.
+        callbacks: States of rank 0's callbacks; see :mod:`airflow_hops.ml.training.callback_states`.
         parts: Folder of files instead of variables, which becomes the checkpoint's.
         strategy: Strategy of the training.
     """
@@ -90,7 +91,7 @@ class Snapshot:
     rank_states: tuple[bytes, ...] = field(repr=False, default=())
     history: tuple[Mapping[str, float], ...] = ()
     weights: tuple[int, ...] = ()
-    objects: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
+    callbacks: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     parts: Path | None = None
     strategy: str = ""
 
@@ -153,7 +154,11 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         HopsError: it cannot be written; earlier ones remain.
         BadInput: a weight is NaN or infinite.
     """
-    bad = [n for n, values in snapshot.variables.items() if values.dtype.kind == "f" and not np.isfinite(values).all()]
+    bad = [
+        name
+        for name, values in snapshot.variables.items()
+        if values.dtype.kind == "f" and not name.startswith(_FURTHER) and not np.isfinite(values).all()
+    ]
     if bad:
         raise BadInput(
             f"variable {bad[0].partition('|')[2]!r} holds values that are not numbers {snapshot.position}; no "
@@ -171,8 +176,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         else:
             staging.mkdir()
             np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
-        if snapshot.objects:
-            np.savez(staging / _OBJECTS_NAME, **snapshot.objects)  # type: ignore[arg-type]
+        if snapshot.callbacks:
+            np.savez(staging / _CALLBACKS_NAME, **snapshot.callbacks)  # type: ignore[arg-type]
         for rank, state in enumerate(snapshot.rank_states):
             (staging / _rank_name(rank)).write_bytes(state)
         files = {file.name: _crc(file) for file in sorted(staging.iterdir())}
@@ -216,11 +221,11 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
     value = _read_description(path)
     try:
         variables = _read_arrays(path / _VARIABLES_NAME)
-        objects = _read_arrays(path / _OBJECTS_NAME) if (path / _OBJECTS_NAME).exists() else {}
+        callbacks = _read_arrays(path / _CALLBACKS_NAME) if (path / _CALLBACKS_NAME).exists() else {}
         states = tuple((path / _rank_name(rank)).read_bytes() for rank in range(checkpoint.ranks))
     except (OSError, ValueError, zlib.error) as error:
         raise HopsError(f"{path}: cannot be read ({error}); delete the checkpoint to start again") from None
-    return Snapshot(checkpoint.position, variables, states, checkpoint.history, tuple(value["weights"]), objects)
+    return Snapshot(checkpoint.position, variables, states, checkpoint.history, tuple(value["weights"]), callbacks)
 
 
 def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:
@@ -280,18 +285,21 @@ def _rank_name(rank: int) -> str:
 
 
 def _variables(model: Any, optimizer: Any = None) -> dict[str, Any]:
-    """Returns weights and optimizer state by position and path, since paths alone need not be unique.
+    """Returns weights and optimizers' state by position and path, since paths alone need not be unique.
 
     Paths begin with layer names, which count up within a process, so only their last part is comparable.
     """
+    from airflow_hops.ml.training.rank_state import further_variables
+
     optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
     results = {f"model-{i:04d}|{_path(v)}": v for i, v in enumerate(model.weights)}
     if optimizer is not None:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         results |= {f"optimizer-{i:04d}|{_path(v)}": v for i, v in enumerate(optimizer.variables)}
-    return results
+    further = enumerate(further_variables(model, optimizer))
+    return results | {f"{_FURTHER}-{i:04d}|{_path(v)}": v for i, v in further}
 
 
 def _path(variable: Any) -> str:
-    return str(variable.path).rpartition("/")[2]
+    return str(getattr(variable, "path", variable.name)).rpartition("/")[2]

@@ -221,13 +221,12 @@ class TrainContext:
             The position of the training: the steps and epochs done, and the steps done of the current epoch.
 
         Raises:
-            BadInput: the checkpoint is of a model with another architecture, or an object with a state, such as a
-                scheduler of PyTorch, is not among the arguments.
+            BadInput: the checkpoint is of a model with another architecture, or of other ``others``.
         """
         if self.session.rank.group is None:
             self.session.join()
         position = self.session.state.restore(model, optimizer, others)
-        self.session.state.restore_objects()
+        self.session.state.restore_callbacks()
         return position
 
     def checkpoint(
@@ -314,9 +313,9 @@ class TrainContext:
             batch_size: Rows of a step over all ranks.
             split: Split to train on.
             validation_split: Split to evaluate after each epoch; None for none.
-            callbacks: Your own callbacks; they see metrics over all ranks. Checkpoints hold their attributes that are
-                numbers, text, arrays, lists or dicts of these, variables, metrics, random generators, or objects of
-                your own classes; of one with methods ``get_state()`` and ``set_state(state)``, what the former returns.
+            callbacks: Further callbacks; they see metrics over all ranks. Checkpoints hold the state of Keras's; your
+                own with attributes need ``get_state()``, which returns numbers, text, arrays, and lists or dicts of
+                these, and ``set_state(state)``.
             checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
             shares: Divides the rows among the ranks for each epoch, such as
                 ``airflow_hops.extensions.ranks.BySpeed``; None for equal shares.
@@ -325,8 +324,9 @@ class TrainContext:
             Metrics of each epoch, including those before the checkpoint.
 
         Raises:
-            BadInput: a callback is Keras's ``BackupAndRestore``, whose work ``fit`` does, or the model draws random
-                numbers in a way that no checkpoint can resume, such as ``tf.random.normal`` in its graph.
+            BadInput: a callback has attributes and no ``get_state()``, or is Keras's ``BackupAndRestore``, whose work
+                ``fit`` does, or the model draws random numbers in a way that no checkpoint can resume, such as
+                ``tf.random.normal`` in its graph.
         """
         from airflow_hops.ml.training.fitting import fit_model
 

@@ -7,11 +7,9 @@ generators, and these operations outside of a graph, continue exactly.
 
 from __future__ import annotations
 
-import io
-import json
 import random
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -28,9 +26,7 @@ from airflow_hops.ml.training.keras import rank_variables
 # own by number. With another number of ranks they are not restored, because the shards differ, too.
 
 _LENGTH_BYTES = 8
-_OBJECT, _SHARED_OBJECTS, _EAGER = "object ", "shared objects", "eager"
-
-Arrays = dict[str, np.ndarray]
+_EAGER = "eager"
 
 
 def seed_rank(seed: int, rank: int) -> None:
@@ -54,19 +50,17 @@ class _GeneratorAtFirstUse:
         return getattr(self._generator, name)
 
 
-def gather_rank_states(model: object, optimizer: object, objects: Arrays) -> tuple[bytes, ...]:
-    """Returns the states of all ranks, by rank; every rank must call it. Of the objects, it is what rank 0 has not."""
+def gather_rank_states(model: object, optimizer: object) -> tuple[bytes, ...]:
+    """Returns the states of all ranks, by rank; every rank must call it."""
     own = _own_variables(model)
     if not hvd.is_initialized() or hvd.size() == 1:
-        return (_capture(own, objects, objects),)
-    checksums = {name: zlib.crc32(np.ascontiguousarray(array).tobytes()) for name, array in objects.items()}
-    of_first = hvd.broadcast_object(checksums, root_rank=0, name="hops_first_rank_objects")
+        return (_capture(own),)
     shared = _shared_variables(model, optimizer)
     if shared:
         mine = np.array([zlib.crc32(np.ascontiguousarray(v.numpy()).data) for v in shared.values()], np.int64)
         first = hvd.broadcast(tf.constant(mine), root_rank=0, name="hops_first_rank_variables").numpy()
         own |= {name: shared[name] for name, differs in zip(shared, mine != first, strict=True) if differs}
-    state = _capture(own, objects, {name for name in objects if of_first.get(name) == checksums[name]})
+    state = _capture(own)
     framed = np.frombuffer(len(state).to_bytes(_LENGTH_BYTES, "little") + state, np.uint8)
     every = hvd.allgather(tf.constant(framed), name="hops_rank_states").numpy().tobytes()
     states, position = [], 0
@@ -88,26 +82,38 @@ def restore_rank_state(state: bytes, model: object, optimizer: object = None) ->
             variables[name].assign(values)
 
 
-def objects_of_rank(state: bytes, first: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns the state of this rank's objects, from its own state and that of rank 0's objects."""
-    with np.load(io.BytesIO(state), allow_pickle=False) as stored:
-        names = json.loads(stored[_SHARED_OBJECTS].tobytes())
-        own = {name.removeprefix(_OBJECT): stored[name] for name in stored.files if name.startswith(_OBJECT)}
-    return {name: first[name] for name in names} | own
+def further_variables(model: keras.Model, optimizer: Any = None) -> list[Any]:
+    """Returns the variables of optimizers, metrics and generators that the model's layers have as attributes.
+
+    They may be in lists and dicts. Left out are those of the model itself, its metrics, and its optimizer.
+    """
+    optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+    known = [*model.variables, *_own_variables(model).values(), *(optimizer.variables if optimizer is not None else ())]
+    seen = {id(each) for variable in known for each in (variable, getattr(variable, "_value", variable))}
+    result = []
+    for layer in model._flatten_layers():
+        for variable in _variables_in([*vars(layer).values()]):
+            same = {id(variable), id(getattr(variable, "_value", variable))}
+            if not same & seen:
+                result.append(variable)
+            seen |= same
+    return result
 
 
-def known_variables(model: keras.Model, optimizer: Any) -> list[Any]:
-    """Returns the variables that a checkpoint holds anyway, as Keras's and as TensorFlow's."""
-    optimizers = [optimizer if optimizer is not None else getattr(model, "optimizer", None)]
-    variables = [*model.variables, *_own_variables(model).values()]
-    variables += [variable for each in optimizers if each is not None for variable in each.variables]
-    return variables + [variable._value for variable in variables if hasattr(variable, "_value")]
+def _variables_in(value: object) -> Iterator[Any]:
+    if isinstance(value, dict | list | tuple):
+        for each in [*value.values()] if isinstance(value, dict) else value:
+            yield from _variables_in(each)
+    elif isinstance(value, keras.Variable | tf.Variable):
+        yield value
+    elif isinstance(value, keras.random.SeedGenerator | tf.random.Generator):
+        yield value.state
+    elif isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
+        yield from value.variables
 
 
-def _capture(variables: Mapping[str, Any], objects: Arrays, shared: Iterable[str]) -> bytes:
+def _capture(variables: Mapping[str, Any]) -> bytes:
     arrays = {name: variable.numpy() for name, variable in variables.items()}
-    arrays |= {_OBJECT + name: array for name, array in objects.items() if name not in shared}
-    arrays[_SHARED_OBJECTS] = np.frombuffer(json.dumps([*shared]).encode(), np.uint8)
     eager = _eager_generator()
     if eager is not None:
         arrays[_EAGER] = np.array(eager.getstate()[1], np.uint64)
@@ -139,5 +145,6 @@ def _own_variables(model: keras.Model) -> dict[str, Any]:
 def _shared_variables(model: keras.Model, optimizer: Any) -> dict[str, Any]:
     """Returns variables of the model and its optimizer that may temporarily differ by rank."""
     result = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
+    result += further_variables(model, optimizer)
     seeds = {id(variable) for variable in _own_variables(model).values()}
     return {f"shared-{i}": variable for i, variable in enumerate(result) if id(variable) not in seeds}

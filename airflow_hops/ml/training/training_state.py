@@ -28,7 +28,7 @@ from airflow_hops.ml.training.checkpoints import (
 from airflow_hops.ml.training.rank import Rank
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.object_states import ObjectStates
+    from airflow_hops.ml.training.callback_states import CallbackStates
     from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 # A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
@@ -81,7 +81,7 @@ class TrainingState:
         self.weights: list[int] = []
         self.epoch = 0
         self.snapshot: Snapshot | None = None
-        self._objects: ObjectStates | None = None
+        self._callbacks: CallbackStates | None = None
 
     @property
     def initial_epoch(self) -> int:
@@ -92,16 +92,19 @@ class TrainingState:
         """Updates fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
-    def track(self, model: object, optimizer: object = None, callbacks: Sequence[object] = ()) -> None:
-        """Begins a training of a model, whose checkpoints hold the state of these objects, too."""
-        from airflow_hops.ml.training.object_states import ObjectStates
-        from airflow_hops.ml.training.rank_state import known_variables
+    def track(self, model: object, callbacks: Sequence[object] = ()) -> CallbackStates:
+        """Begins a training of a model, whose checkpoints hold the states of these callbacks, too.
 
-        roots = {f"callback {number} {type(each).__name__}": each for number, each in enumerate(callbacks)}
-        self._objects = ObjectStates({"model": model, **roots}, lambda: known_variables(model, optimizer))
+        Raises:
+            BadInput: a checkpoint cannot hold the state of one.
+        """
+        from airflow_hops.ml.training.callback_states import CallbackStates
+
+        self._callbacks = CallbackStates(model, callbacks)
+        return self._callbacks
 
     def restore(self, model: object, optimizer: object = None, others: Mapping[str, object] | None = None) -> Position:
-        """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`; leaves out callbacks and other objects."""
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`; leaves out callbacks."""
         group = self._rank.group
         if group is not None:
             group.load(model, optimizer, self.resumed_from.path if self.resumed_from else None, others or {})
@@ -110,8 +113,8 @@ class TrainingState:
         from airflow_hops.ml.training.keras import broadcast_weights
         from airflow_hops.ml.training.rank_state import seed_rank
 
-        if self._objects is None:
-            self.track(model, optimizer)
+        if self._callbacks is None:
+            self.track(model)
         resumed_from, ranks = self.resumed_from, self._rank.size
         if resumed_from is not None:
             snapshot = load_snapshot(resumed_from)
@@ -133,11 +136,11 @@ class TrainingState:
         return self.position
 
     def restore_again(self, model: object) -> None:
-        """Restores all, with callbacks and other objects, after callbacks have begun the training or epoch again."""
+        """Restores all, with callbacks, after these have begun the training or epoch again."""
         assert self.resumed_from is not None
         restore_variables(load_snapshot(self.resumed_from), model, where=str(self.resumed_from.path))
         self.restore_own_state(model)
-        self.restore_objects()
+        self.restore_callbacks()
 
     def restore_own_state(self, model: object, optimizer: object = None) -> None:
         """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
@@ -146,25 +149,19 @@ class TrainingState:
         if self.snapshot is not None and len(self.snapshot.rank_states) == self._rank.size:
             restore_rank_state(self.snapshot.rank_states[self._rank.number], model, optimizer)
 
-    def begin_objects(self) -> None:
-        """Notes which objects there are, after callbacks have begun the training."""
-        if self._objects is not None:
-            self._objects.begin()
+    def check_callbacks(self) -> None:
+        """Checks that a checkpoint can hold the states of callbacks, after these have begun the training."""
+        if self._callbacks is not None:
+            self._callbacks.read()
 
-    def restore_objects(self) -> None:
-        """Restores the state of callbacks and other objects.
+    def restore_callbacks(self) -> None:
+        """Restores the states of callbacks, and of a model that has methods for its own.
 
         Raises:
-            BadInput: an object of the checkpoint is missing.
+            BadInput: a callback of the checkpoint is missing.
         """
-        from airflow_hops.ml.training.rank_state import objects_of_rank
-
-        if self.snapshot is None or self._objects is None or self.resumed_from is None:
-            return
-        states, objects = self.snapshot.rank_states, self.snapshot.objects
-        if len(states) == self._rank.size:
-            objects = objects_of_rank(states[self._rank.number], objects)
-        self._objects.restore(objects, str(self.resumed_from.path))
+        if self.snapshot is not None and self._callbacks is not None and self.resumed_from is not None:
+            self._callbacks.write(self.snapshot.callbacks, str(self.resumed_from.path))
 
     def save(self, model: object, optimizer: object = None, others: Mapping[str, object] | None = None) -> None:
         """Writes a checkpoint at :attr:`position`."""
@@ -176,14 +173,11 @@ class TrainingState:
         _check_keras(model, others)
         from airflow_hops.ml.training.rank_state import gather_rank_states
 
-        if self._objects is None:
-            self.track(model, optimizer)
-        assert self._objects is not None
-        objects = self._objects.changed()
-        states = gather_rank_states(model, optimizer, objects)
+        callbacks = (self._callbacks or self.track(model)).read()
+        states = gather_rank_states(model, optimizer)
         if self._rank.number == 0:
             variables, weights = copy_variables(model, optimizer), tuple(self.weights)
-            self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, objects))
+            self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, callbacks))
 
     def _save_parts(self, group: RankGroup, model: object, optimizer: object, others: Mapping[str, object]) -> None:
         """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""

@@ -1,24 +1,24 @@
 """A training that ends after any step and is resumed has the bytes of one that was not interrupted, or is refused.
 
 The space: what Keras's documentation shows of optimizers, schedules, callbacks, metrics, random layers, and training
-steps of one's own. A training writes a checkpoint after each step; a new one is resumed from each, and compared.
+steps of one's own. A training writes a checkpoint after each step; a new one is resumed from each, and compared with
+its weights, metrics, random numbers, and all plain attributes of its callbacks.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-import enum
 import functools
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,10 +26,10 @@ import tensorflow as tf
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training import training_state
+from airflow_hops.ml.training.callback_states import CallbackStates
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer
-from airflow_hops.ml.training.object_states import ObjectStates
 from airflow_hops.ml.training.rank_state import seed_rank
 from tests.ml.training.trainings import rank_session
 
@@ -37,45 +37,46 @@ STEPS, EPOCHS = 3, 3
 callbacks, layers, optimizers = keras.callbacks, keras.layers, keras.optimizers
 
 
-class Everything(callbacks.Callback):
-    """Sets the learning rate by each kind of state that a callback may have."""
+class Everything(callbacks.ReduceLROnPlateau):
+    """Sets the learning rate by what it holds besides Keras's attributes, and returns all of it from get_state."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.recent: Any = collections.deque(maxlen=3)
-        self.mean, self.counts = keras.metrics.Mean(), {"steps": 0, "mean": keras.metrics.Mean()}
-        self.draws = [random.Random(3), np.random.default_rng(3), np.random.RandomState(3)]
-        self.generator, self.seed = tf.random.Generator.from_seed(3), keras.random.SeedGenerator(3)
+        super().__init__("loss", patience=1, min_delta=10.0)
+        self.mean, self.counts = keras.metrics.Mean(), {"steps": 0}
+        self.draws, self.seed = np.random.default_rng(3), keras.random.SeedGenerator(3)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.losses: list[float] = []
+        super().on_train_begin(logs)
+        self.recent: Any = collections.deque(maxlen=3)
         self.weights: Any = None
-        self.average = Average()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.losses.append(logs["loss"])
         self.recent.append(logs["loss"])
         self.mean.update_state(logs["loss"])
         self.counts["steps"] += 1
-        self.average.add(logs["loss"])
-        rates = [*self.losses, *self.recent, self.mean.result(), self.counts["steps"], self.average.value, batch]
-        rates += [self.draws[0].random(), self.draws[1].random(), self.draws[2].random()]
-        rates += [self.generator.uniform([]), keras.random.uniform([], seed=self.seed)]
-        self.model.optimizer.learning_rate = 0.01 * float(sum(map(float, rates)))
+        rates = [*self.recent, self.mean.result(), self.counts["steps"], batch, self.draws.random()]
+        self.model.optimizer.learning_rate = 0.01 * float(
+            sum(map(float, [*rates, keras.random.uniform([], seed=self.seed)]))
+        )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
         now = self.model.get_weights()
         self.weights = now if self.weights is None else [(a + b) / 2 for a, b in zip(self.weights, now, strict=True)]
 
     def on_train_end(self, logs: Any = None) -> None:
         self.model.set_weights(self.weights)
 
+    def get_state(self) -> Any:
+        variables = [variable.numpy() for variable in [*self.mean.variables, self.seed.state]]
+        return [*self.recent], variables, self.counts, self.draws.bit_generator.state, self.weights
 
-class Average:
-    value = 0.0
-
-    def add(self, value: float) -> None:
-        self.value = 0.9 * self.value + 0.1 * value
+    def set_state(self, state: Any) -> None:
+        recent, variables, self.counts, self.draws.bit_generator.state, self.weights = state
+        self.recent.clear()
+        self.recent.extend(recent)
+        for variable, value in zip([*self.mean.variables, self.seed.state], variables, strict=True):
+            variable.assign(value)
 
 
 class AtBeginnings(callbacks.Callback):
@@ -89,20 +90,6 @@ class AtBeginnings(callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * (1 + batch) / (2 + batch)
-
-
-def counting() -> list[Any]:
-    """A function that counts in a list of its closure."""
-    calls, models = [0], []
-
-    def count(epoch: int, rate: float) -> float:
-        calls[0] += 1
-        return 0.1 * calls[0]
-
-    return [
-        callbacks.LearningRateScheduler(count),
-        callbacks.LambdaCallback(on_train_end=lambda logs: models.append(1)),
-    ]
 
 
 class HalfForgetting(keras.metrics.Metric):
@@ -151,6 +138,12 @@ class TwoOptimizers(keras.Model):
     def test_step(self, data: Any) -> Any:
         return {"loss": 0.0}
 
+    def get_state(self) -> int:
+        return self.steps
+
+    def set_state(self, state: int) -> None:
+        self.steps = state
+
 
 def _model(optimizer: Any, hidden: Any, *, eager: bool = True, **named: Any) -> keras.Model:
     numeric = keras.Input((2,), name="numeric")
@@ -192,15 +185,27 @@ def plateau() -> Any:
     return callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10.0, cooldown=1)
 
 
+def keras_callbacks(library: Any) -> list[Any]:
+    """The callbacks of Keras or tf_keras that a model of Keras 3 can use; their files lie in the working directory."""
+    best = library.ModelCheckpoint("best.weights.h5", "loss", save_best_only=True, save_weights_only=True)
+    stopping = library.EarlyStopping("loss", patience=50, restore_best_weights=True)
+    result = [library.CSVLogger("log.csv"), stopping, library.History(), best, library.TerminateOnNaN()]
+    if library is callbacks:
+        result += [library.LearningRateScheduler(lambda epoch, rate: rate * 0.9), plateau()]
+        result += [library.ModelCheckpoint("{batch}.weights.h5", save_freq=2, save_weights_only=True)]
+        result += [library.SwapEMAWeights(swap_on_epoch=True), library.TensorBoard("board")]
+    return result
+
+
 SEED: dict[str, Case] = {
-    "any state, beginnings": case(
-        users=lambda: [Everything(), AtBeginnings(), callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)]
+    "own callbacks": case(
+        users=lambda: [
+            Everything(), AtBeginnings(), callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7),
+        ]
     ),
-    "closures, stopping": case(users=lambda: [*counting(), early_stopping(), plateau()]),
-    "averages": case(
-        averaging,
-        lambda: [callbacks.SwapEMAWeights(swap_on_epoch=True), callbacks.History()],
-    ),
+    "stopping": case(users=lambda: [early_stopping(), plateau()]),
+    "Keras's callbacks": case(averaging, lambda: keras_callbacks(keras.callbacks)),
+    "tf_keras's callbacks": case(users=lambda: keras_callbacks(pytest.importorskip("tf_keras").callbacks)),
     "own step": (functools.partial(_own_step, eager=False), list),
     "own eager step": (functools.partial(_own_step, eager=True, noise=lambda: tf.random.normal([])), list),
     "random layers, metric": case(
@@ -210,7 +215,7 @@ SEED: dict[str, Case] = {
         lambda: [HalfForgetting()],
         eager=False,
     ),
-}
+}  # fmt: skip
 OPTIMIZERS = ["Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Lion", "Muon", "Nadam"]
 OPTIMIZERS += ["RMSprop", "SGD", "ScheduleFreeAdamW"]
 SCHEDULES: dict[str, Callable[[], Any]] = {
@@ -253,6 +258,8 @@ def _train(examples: Path, folder: Path, parts: Case, resumed_from: Path | None 
     checkpoint = read_checkpoint(resumed_from) if resumed_from else None
     session = rank_session(examples, folder, resumed_from=checkpoint, seed=3, checkpoint_every_steps=1)
     context = TrainContext(session)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
     model, users = parts[0](), parts[1]()
     try:
         history = context.fit(model, epochs=EPOCHS, batch_size=20, callbacks=users)
@@ -261,8 +268,21 @@ def _train(examples: Path, folder: Path, parts: Case, resumed_from: Path | None 
     weights = [variable.numpy().tobytes() for variable in [*model.weights, *model.optimizer.variables]]
     draws = [random.random(), np.random.random(), float(keras.random.uniform([])), float(tf.random.uniform([]))]
     metrics = [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in history]
-    histories = [each.history for each in users if isinstance(each, callbacks.History)]
-    return {"weights": weights, "draws": draws, "metrics": metrics, "epoch": session.state.epoch, "history": histories}
+    result = {"weights": weights, "draws": draws, "metrics": metrics, "epoch": session.state.epoch}
+    for number, each in enumerate(users):
+        result |= {f"{number} {type(each).__name__}.{name}": value for name, value in _plain_attributes(each).items()}
+    return result
+
+
+def _plain_attributes(value: object) -> dict[str, Any]:
+    """Returns numbers, text and lists in a callback, without those of the clock, of files, and of one try."""
+    without = {"append_header", "keys", "min_delta", "params", "_params", "_writers"}
+    plain = (bool, int, float, str, list, dict, np.generic, type(None))
+    return {
+        name: repr(each)
+        for name, each in vars(value).items()
+        if type(each) in plain and name not in without and "time" not in name
+    }
 
 
 def _resume_all(examples: Path, folder: Path, cases: str, steps: list[int]) -> dict[str, list[str]]:
@@ -276,7 +296,7 @@ def _resume_all(examples: Path, folder: Path, cases: str, steps: list[int]) -> d
         for path in sorted(place.glob("checkpoints/step-*")):
             if (step := int(path.name.removeprefix("step-"))) in steps:
                 resumed = _train(examples, folder / f"{name} {step}", parts, path)
-                differing += [f"{key} after step {step}" for key in whole if whole[key] != resumed[key]]
+                differing += [f"{key} after step {step}" for key in whole if whole[key] != resumed.get(key)]
         result[name] = differing
     return result
 
@@ -301,6 +321,30 @@ def test_training_resumed_after_any_step_is_bit_identical(
     assert result == {name: [] for name in globals()[cases]}
 
 
+def own(base: type = callbacks.Callback, **members: Any) -> Any:
+    """A callback of a class with these members."""
+    return type("Own", (base,), members)(*(["loss"] if base is callbacks.EarlyStopping else []))
+
+
+def holding(value: Any, **attributes: Any) -> Any:
+    for name, each in attributes.items():
+        setattr(value, name, each)
+    return value
+
+
+HELD = "has attributes ['count'], which no checkpoint would hold"
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "attribute": (lambda: holding(own(), count=0), HELD),
+    "attribute of on_train_begin": (lambda: own(on_train_begin=lambda each, logs: holding(each, count=0)), HELD),
+    "slot": (lambda: holding(own(__slots__=("count",)), count=0), HELD),
+    "list of the class": (lambda: own(count=[]), HELD),
+    "further attribute": (lambda: holding(own(callbacks.EarlyStopping), count=0), HELD),
+    "one method": (lambda: own(get_state=lambda each: 0), "has get_state alone, expected both"),
+    "a set": (lambda: own(get_state=lambda each: [{1}], set_state=print), "its state holds a builtins.set, which"),
+    "a later Keras's": (lambda: own(__module__="keras.src.callbacks.own"), "has the state of Keras's Own"),
+}
+
+
 def _refused(examples: Path, folder: Path) -> dict[str, str]:
     hvd.init()
     cases: dict[str, Case] = {
@@ -308,6 +352,9 @@ def _refused(examples: Path, folder: Path) -> dict[str, str]:
         "normal": (functools.partial(_own_step, eager=False, noise=lambda: tf.random.normal([])), list),
         "dropout": (functools.partial(_own_step, eager=False, noise=lambda: tf.nn.dropout(tf.ones([]), 0.5)), list),
     }
+    for name, (make, _) in REFUSED.items():
+        stop = callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: pytest.fail("a step began"))
+        cases[name] = case(users=lambda make=make, stop=stop: [stop, make()])
     result = {}
     for name, parts in cases.items():
         with pytest.raises(BadInput) as refused:
@@ -315,9 +362,13 @@ def _refused(examples: Path, folder: Path) -> dict[str, str]:
         assert not (folder / name / "checkpoints").exists()
         result[name] = str(refused.value)
     _train(examples, folder / "first", case(users=lambda: [Everything()]))
-    with pytest.raises(BadInput) as refused:
-        _train(examples, folder / "other", case(), max((folder / "first" / "checkpoints").iterdir()))
-    return {**result, "other": str(refused.value)}
+    second = sorted((folder / "first" / "checkpoints").iterdir())[1]
+    late = own(on_epoch_end=lambda each, epoch, logs: holding(each, count=0))
+    for name, users in {"other": [], "late": [Everything(), late]}.items():
+        with pytest.raises(BadInput) as refused:
+            _train(examples, folder / name, case(users=lambda users=users: users), second)
+        result[name] = str(refused.value)
+    return result
 
 
 def test_training_that_cannot_be_resumed_is_refused(own_process: Any, small_examples: Path, tmp_path: Path) -> None:
@@ -325,7 +376,40 @@ def test_training_that_cannot_be_resumed_is_refused(own_process: Any, small_exam
     assert "callbacks has a BackupAndRestore, expected none" in result["backup"]
     for name, call in {"normal": "tf.random.normal([])", "dropout": "tf.nn.dropout("}.items():
         assert "test_resumed_callbacks.py:" in result[name] and call in result[name], result[name]
+    for name, message in {**{name: message for name, (_, message) in REFUSED.items()}, "late": HELD}.items():
+        assert result[name].startswith("callback 1 Own") and message in result[name], result[name]
     assert "has a state of callback 0 Everything" in result["other"]
+
+
+def _draw_state(generator: random.Random, depth: int = 3) -> Any:
+    """Returns a random state: numbers, text, arrays, and lists, tuples and dicts of these."""
+    kinds = ("number", "text", "array", "scalar", *(("list", "tuple", "dict") if depth else ()))
+    kind, size = generator.choice(kinds), generator.randrange(4)
+    if kind == "number":
+        return generator.choice([None, True, -0.0, float("inf"), float("nan"), 2**200, generator.random()])
+    if kind == "text":
+        return "".join(chr(generator.choice([0, 34, 124, 0xD800, 0x1F600, 97])) for _ in range(size))
+    if kind in ("array", "scalar"):
+        dtype = generator.choice(["f2", "f8", ">i4", "u1", "?", "c8", ml_dtypes.bfloat16])
+        array = np.array([generator.randrange(3) for _ in range(max(size, 1))]).astype(dtype)
+        return array[0] if kind == "scalar" else array.reshape(generator.choice([(-1,), (1, -1)]))
+    items = [_draw_state(generator, depth - 1) for _ in range(size)]
+    keys: list[Any] = ["", "a|0", 1, None]
+    return dict(zip(keys, items, strict=False)) if kind == "dict" else tuple(items) if kind == "tuple" else items
+
+
+@pytest.mark.parametrize(
+    "draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))], ids=["few", "many"]
+)
+def test_any_plain_state_is_restored(draws: int, tmp_path: Path) -> None:
+    generator, read = random.Random(draws), lambda each: each.state
+    for _ in range(draws):
+        make = functools.partial(own, get_state=read, set_state=lambda each, state: holding(each, state=state))
+        whole, resumed = ([holding(make(), state=_draw_state(generator)) for _ in range(2)] for _ in range(2))
+        np.savez(tmp_path / "states.npz", **CallbackStates(None, whole).read())
+        with np.load(tmp_path / "states.npz", allow_pickle=False) as stored:
+            CallbackStates(None, resumed).write(dict(stored), "step-1")
+        assert repr([each.state for each in resumed]) == repr([each.state for each in whole])
 
 
 class Stop(callbacks.Callback):
@@ -348,7 +432,7 @@ def _stop(examples: Path, folder: Path) -> list[Any]:
         _train(examples, folder, case(averaging, users=lambda: [Stop()]))
     parts = case(averaging, users=lambda: [WithoutInterruption()])
     resumed = _train(examples, folder, parts, max((folder / "checkpoints").iterdir()))
-    best = _train(examples, folder / "best", SEED["closures, stopping"])
+    best = _train(examples, folder / "best", SEED["stopping"])
     return [resumed == _train(examples, folder / "whole", parts), len(resumed["metrics"]), json.dumps(best["epoch"])]
 
 
@@ -356,92 +440,3 @@ def test_stopped_training_stays_stopped(own_process: Any, small_examples: Path, 
     same, epochs, best = own_process(_stop, small_examples, tmp_path)
     assert (same, epochs) == (True, 2)
     assert best == "1", "the metrics are those of the epoch whose weights EarlyStopping restores"
-
-
-class Phase(enum.Enum):
-    WARM, MAIN = range(2)
-
-
-class Pair(NamedTuple):
-    epoch: int
-    phase: Phase
-
-
-@dataclasses.dataclass(frozen=True)
-class Best:
-    epoch: int
-    parts: Any = ()
-
-
-@dataclasses.dataclass(slots=True)
-class Part:
-    epoch: int
-
-
-class Holding(callbacks.Callback):
-    """Has some attributes, and refers to its parts twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.none: Any = None
-        self.phase: Any = Phase.WARM
-        self.best, self.owning, self.part = Best(0), Best(0, Part(0)), Part(0)
-        self.rows: list[Any] = []
-        self.parts, self.pair = [Part(1), Part(2)], (0, Part(4))
-        self.mixed: dict[str, Any] = {"part": Part(3)}
-        self.current, self.rule = self.parts[0], self.first
-
-    def first(self) -> None: ...
-
-    def second(self) -> None: ...
-
-    def content(self) -> str:
-        return repr({name: value for name, value in vars(self).items() if name != "rule"})
-
-
-Change = Callable[[Holding], Any]
-RESTORED: dict[str, Change] = {
-    "enum": lambda each: setattr(each, "phase", Phase.MAIN),
-    "frozen": lambda each: setattr(each, "best", Best(3, [Phase.MAIN, frozenset({2})])),
-    "frozen with an object": lambda each: setattr(each, "owning", Best(3, Part(4))),
-    "made later": lambda each: setattr(each, "none", Best(3)),
-    "in a list": lambda each: each.rows.extend([Best(3), Pair(4, Phase.MAIN)]),
-    "slots": lambda each: setattr(each.part, "epoch", 3),
-    "shared": lambda each: setattr(each.current, "epoch", 3),
-    "another of its class": lambda each: setattr(each, "part", Part(3)),
-    "no longer": lambda each: setattr(each, "part", None),
-}
-UNRESTORABLE: dict[str, Change] = {
-    "none": lambda each: setattr(each, "none", Part(3)),
-    "rows": lambda each: each.rows.append(Part(3)),
-    "parts": lambda each: each.parts.append(Part(3)),
-    "mixed": lambda each: each.mixed.update({"0.5": 0.5}),
-    "pair": lambda each: setattr(each, "pair", (1, each.pair[1])),
-    "current": lambda each: setattr(each, "current", each.parts[1]),
-    "rule": lambda each: setattr(each, "rule", each.second),
-    "phase": lambda each: setattr(each, "phase", enum.Enum("Other", "A B")(1)),
-}
-
-
-def _changed(change: Change = lambda each: None) -> tuple[Holding, ObjectStates, dict[str, Any]]:
-    each = Holding()
-    states = ObjectStates({"model": SimpleNamespace(run_eagerly=True), "callback 0 Holding": each}, list)
-    change(each)
-    return each, states, states.changed()
-
-
-@pytest.mark.parametrize("name", RESTORED)
-def test_values_of_callbacks_are_restored(name: str) -> None:
-    whole, _, state = _changed(RESTORED[name])
-    resumed, states, unchanged = _changed()
-    assert not unchanged
-    states.restore(state, "step-1")
-    assert resumed.content() == whole.content() != _changed()[0].content()
-    assert resumed.current is resumed.parts[0]
-    assert [each.value for each in Phase] == [0, 1]
-
-
-@pytest.mark.parametrize("name", UNRESTORABLE)
-def test_other_objects_in_callbacks_are_refused_when_they_are_saved(name: str) -> None:
-    with pytest.raises(BadInput, match=rf"callback 0 Holding\.{name} is another"):
-        _changed(UNRESTORABLE[name])

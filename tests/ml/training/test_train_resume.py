@@ -54,12 +54,6 @@ class Disturbances:
         self._heard, heed = threading.Event(), signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, lambda *received: (self._heard.set(), heed(*received)))  # type: ignore[operator]
 
-    def get_state(self) -> None:
-        """No-op: what happens to a try is not part of the training."""
-
-    def set_state(self, state: None) -> None:
-        """No-op."""
-
     @property
     def steps_per_execution(self) -> int:
         """Number of steps that this try takes at once."""
@@ -79,19 +73,21 @@ class Disturbances:
 
 
 class Draws(keras.callbacks.Callback):
-    last: list[float] = []
+    last: tuple[float, ...] = ()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.last = draw()
 
+    def get_state(self) -> tuple[float, ...]:
+        return self.last
 
-def draw() -> list[float]:
-    return [
-        random.random(),
-        np.random.random(),
-        float(tf.random.get_global_generator().uniform([])),
-        float(keras.random.uniform([])),
-    ]
+    def set_state(self, state: tuple[float, ...]) -> None:
+        self.last = state
+
+
+def draw() -> tuple[float, ...]:
+    generator = tf.random.get_global_generator()
+    return random.random(), np.random.random(), float(generator.uniform([])), float(keras.random.uniform([]))
 
 
 def train(context: TrainContext) -> keras.Model:
@@ -293,7 +289,7 @@ def end_at_once(context: TrainContext) -> None:
 
 
 def test_seed_determines_the_numbers_of_a_rank() -> None:
-    def drawn(seed: int, rank: int) -> list[float]:
+    def drawn(seed: int, rank: int) -> tuple[float, ...]:
         seed_rank(seed, rank)
         return draw()
 

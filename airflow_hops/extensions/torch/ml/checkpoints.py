@@ -6,10 +6,9 @@ the next forward pass, and the user's other objects, such as schedulers, of whic
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,10 +103,11 @@ def load_state(module: torch.nn.Module, optimizer: object, others: Mapping[str, 
 
 
 def check_others(module: object, optimizer: object, others: Mapping[str, object]) -> None:
-    """Checks that a checkpoint of these objects holds all schedulers, scalers, averages and optimizers that there are.
+    """Checks that a checkpoint can hold these objects.
 
     Raises:
-        BadInput: one is in none of them, an object has no state, or one that cannot be read without running code.
+        BadInput: one has no state, or one that cannot be read without running code, or an optimizer updates parameters
+            of a module that is not among them.
     """
     import torch
 
@@ -120,18 +120,6 @@ def check_others(module: object, optimizer: object, others: Mapping[str, object]
                 "an object with state_dict() and load_state_dict(), of tensors, numbers, text, lists and dicts, or a "
                 "torch.Generator"
             ) from None
-    kinds = (torch.optim.lr_scheduler.LRScheduler, torch.optim.Optimizer, torch.amp.GradScaler)
-    held = {id(each) for root in (optimizer, *others.values()) for each in _parts(root)}
-    gc.collect()  # schedulers and optimizers refer to each other
-    for each in gc.get_objects():
-        if issubclass(type(each), (*kinds, torch.optim.swa_utils.AveragedModel)) and id(each) not in held:
-            if isinstance(each, torch.amp.GradScaler) and not each.is_enabled():
-                continue
-            name = type(each).__name__
-            raise BadInput(
-                f"an object of type {name} would be in no checkpoint, and a resumed training would differ; give it to "
-                f"context.restore and context.checkpoint, like others={{{name.lower()!r}: {name.lower()}}}"
-            )
     modules = [module, *(each for each in others.values() if isinstance(each, torch.nn.Module))]
     parameters = {id(each) for every in modules for each in every.parameters()}
     optimizers = [each for each in (optimizer, *others.values()) if isinstance(each, torch.optim.Optimizer)]
@@ -151,13 +139,6 @@ def _split(
     if optimizer is None or signature(optimizer.step).parameters["closure"].default is not Parameter.empty:
         return optimizer, others
     return None, {"the optimizer": optimizer, **others}
-
-
-def _parts(value: object) -> Iterator[object]:
-    """Yields an object and the schedulers in it."""
-    yield value
-    for each in getattr(value, "_schedulers", ()):
-        yield from _parts(each)
 
 
 def _read(value: Any) -> Any:
