@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ MAX_CONFUSION_CLASSES = 100
 
 _BOUNDS = {
     "log_loss": (0.0, math.inf), "brier": (0.0, math.inf), "accuracy": (0.0, 1.0), "auc": (0.0, 1.0),
-    "worst_auc": (0.0, 1.0),
+    "worst_auc": (0.0, 1.0), "balanced_accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "weighted_f1": (0.0, 1.0),
 }  # fmt: skip
 _OF_ROWS = ("log_loss", "brier", "accuracy")
 _OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
@@ -114,12 +113,11 @@ def class_metrics(
     if not rows:
         return ClassMetrics(rows=0, reason="no rows")
     chosen, sample = probabilities.argmax(axis=1), Sample(weights, labels, copies)
-    estimates = {name: class_estimate(name, labels, probabilities, weights) for name in _OF_ROWS}
+    estimates = {name: class_estimate(name, labels, probabilities, weights) for name in (*_OF_ROWS, *_OF_CHOICES)}
     areas, areas_by_class = _areas(labels, probabilities, sample)
     values, intervals = values_and_intervals({**estimates, **areas}, _BOUNDS, sample)
     if areas_by_class:
         intervals["worst_auc"] = min(areas_by_class.values())[1:]
-    choices: dict[str, Any] = {name: _of_choices(name, labels, chosen, classes, weights).value for name in _OF_CHOICES}
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
     reason = over_constant = None
     if detailed and np.ptp(labels):
@@ -136,7 +134,6 @@ def class_metrics(
         rows=rows,
         weight=total_weight(weights),
         **values,
-        **choices,
         classes=_by_class(labels, chosen, names or range(classes), weights, areas_by_class),
         confusion=tuple(map(tuple, counts.tolist())) if detailed and classes <= MAX_CONFUSION_CLASSES else (),
         intervals=intervals,

@@ -99,19 +99,26 @@ class Sample:
         """Returns the sample of some of the rows."""
         return Sample(*(None if column is None else column[chosen] for column in vars(self).values()))
 
-    def sums(self, values: Array) -> Array:
-        """Returns the sums of values ``[rows]`` over the copies of each row."""
-        return values if self.copies is None else np.bincount(np.unique(self.copies, return_inverse=True)[1], values)
+    def _by_copy(self, values: Array) -> tuple[Array, Array]:
+        """Returns the sums of values ``[rows]`` over the copies of each row, and their class, from 0."""
+        classes = np.zeros(len(values), np.int64)
+        if self.classes is not None:
+            classes = np.unique(self.classes, return_inverse=True)[1].reshape(-1)
+        if self.copies is None:
+            return values, classes
+        first, numbers = np.unique(self.copies, return_index=True, return_inverse=True)[1:]
+        return np.bincount(numbers.reshape(-1), values), classes[first]
 
     def effective_rows(self, rows: Array) -> float:
         """Returns how many rows of equal weight would tell as much (L. Kish, "Survey Sampling", 1965)."""
-        w = self.sums(even_weights(self.weights, len(rows)) * rows)
+        w, _ = self._by_copy(even_weights(self.weights, len(rows)) * rows)
         return float(w.sum() ** 2 / np.square(w).sum())
 
     def effective_classes(self, rows: int) -> Array:
         """Returns the effective rows of each class that has rows; in a regression, of all rows together."""
-        classes = np.zeros(rows, np.int64) if self.classes is None else self.classes
-        return np.array([self.effective_rows(classes == number) for number in np.unique(classes)])
+        w, classes = self._by_copy(even_weights(self.weights, rows))
+        sizes: Array = np.bincount(classes, w) ** 2 / np.bincount(classes, np.square(w))
+        return sizes
 
     def half_width(self, estimate: Estimate) -> float:
         """Returns half of the width of a figure's 95% interval; infinite for one row.
@@ -121,13 +128,11 @@ class Sample:
         1946). If the ``parts`` are known, each class has one more row, which contributes nothing: a few rows that
         happen to agree are no evidence.
         """
-        influence, rows = estimate.influence, len(estimate.influence)
-        classes = np.zeros(rows, np.int64) if self.classes is None else self.classes
-        numbers = np.unique(classes)
-        sizes = self.effective_classes(rows)
-        variances = np.array([np.square(self.sums(influence * (classes == number))).sum() for number in numbers])
+        rows = len(estimate.influence)
+        influence, classes = self._by_copy(estimate.influence)
+        sizes, variances = self.effective_classes(rows), np.bincount(classes, np.square(influence))
         if estimate.parts is not None:
-            parts = np.array([estimate.parts[classes == number].sum() for number in numbers])
+            parts = np.bincount(classes, self._by_copy(estimate.parts)[0])
             return _half_width(variances + np.square(parts / sizes), sizes)
         everything = self.effective_rows(np.ones(rows, bool))
         return _half_width(variances * (everything / (everything - 1)), sizes) if everything > 1 else math.inf

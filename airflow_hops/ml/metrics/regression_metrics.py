@@ -77,6 +77,10 @@ def regression_metrics(
         scale = np.average(squares[1], weights=weights)
         mine, theirs = (estimate(each / scale, weights) for each in squares)
         over_constant = paired_difference("r2", mine, theirs, -1.0, sample)
+    half = 98 / math.sqrt(sample.effective_rows(np.ones(rows)))  # in percent, of order statistics
+    if half <= 50:
+        ends = weighted_quantiles(np.abs(labels - predictions), (50 - half, 50 + half), weights)
+        intervals["median_absolute_error"] = ends[0], ends[1]
     quantiles = weighted_quantiles(labels - predictions, RESIDUAL_QUANTILES, weights)
     return RegressionMetrics(
         rows=rows,
@@ -109,9 +113,9 @@ def regression_estimate(metric: str, labels: Array, predictions: Array, weights:
     return Estimate(1 - share, (share * variance.influence - mse.influence) / variance.value)
 
 
-def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array | None) -> list[float]:
-    """Returns quantiles of values: interpolated without weights, else the smallest value that reaches the share."""
-    if weights is None:
+def weighted_quantiles(values: Array, percents: tuple[float, ...], weights: Array | None) -> list[float]:
+    """Returns quantiles of values: interpolated if weights are even, else the smallest value that reaches the share."""
+    if weights is None or np.ptp(weights) == 0:
         return [float(value) for value in np.percentile(values, percents)]
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
@@ -121,5 +125,4 @@ def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array 
 
 def median_absolute_error(labels: Array, predictions: Array, weights: Array | None) -> float:
     """Computes the error that half of the rows, by weight, do not exceed."""
-    even = weights is None or bool(np.ptp(weights) == 0)
-    return weighted_quantiles(np.abs(labels - predictions), (50,), None if even else weights)[0]
+    return weighted_quantiles(np.abs(labels - predictions), (50,), weights)[0]

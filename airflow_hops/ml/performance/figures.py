@@ -13,11 +13,10 @@ from airflow_hops.core.metrics import LOWER_IS_BETTER, Interval
 from airflow_hops.ml.metrics.binary_metrics import SMALLEST
 from airflow_hops.ml.metrics.class_metrics import MAX_CONFUSION_CLASSES
 from airflow_hops.ml.metrics.judging import METRICS, Judge
-from airflow_hops.ml.metrics.metrics import Array, Sample, even_weights, interval, resampler
+from airflow_hops.ml.metrics.metrics import Array, interval
 
 _RESAMPLES = 50
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
-_FEWEST_ROWS = 2
 _MOST_ROWS = 20_000
 """Maximum rows of an estimate, and of its interval."""
 
@@ -27,9 +26,7 @@ def measure(
 ) -> dict[str, Interval]:
     """Returns the problem's metrics with 95% intervals; leaves out those whose interval is not known, as of one row.
 
-    Intervals are those of an evaluation, or come from resampled rows for metrics without one. Predictions that share a
-    label are not independent rows: they count as one, and are resampled together (C. A. Field, A. H. Welsh,
-    "Bootstrapping clustered data", Journal of the Royal Statistical Society B 69, 2007).
+    Intervals are those of an evaluation. Predictions that share a label are not independent rows: they count as one.
 
     Args:
         judge: Problem and classes.
@@ -41,22 +38,11 @@ def measure(
     labels = labels if judge.problem == REGRESSION else labels.astype(np.int64)
     result = judge.figures(labels, outputs, weights, copies=shared, detailed=False)
     values = {name: result.value(name) for name in METRICS[judge.problem].higher_is_better}
-    retained = result.intervals
-    figures = {name: (v, *retained[name]) for name, v in values.items() if v is not None and name in retained}
-    rest = [name for name, v in values.items() if v is not None and name not in figures]
-    if rest and Sample(weights, copies=shared).effective_rows(np.ones(len(labels))) >= _FEWEST_ROWS:
-        draw, w = resampler(np.arange(len(labels)) if shared is None else shared), even_weights(weights, len(labels))
-
-        def resample(random: np.random.Generator) -> tuple[Array, Array, Array]:
-            chosen = draw(random)
-            return labels[chosen], outputs[chosen], w[chosen]
-
-        errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}
-        for name in [name for name in rest if name in errors]:
-            value, bounds = float(values[name] or 0), (-math.inf if name == "r2" else 0.0, _greatest(name))
-            figures[name] = (value, *interval(value, errors[name], *bounds))
+    figures = {
+        name: (v, *result.intervals[name]) for name, v in values.items() if v is not None and name in result.intervals
+    }
     # Very large labels, such as 1e200, have no finite square.
-    return {name: figures[name] for name in values if name in figures and np.isfinite(figures[name]).all()}
+    return {name: figure for name, figure in figures.items() if np.isfinite(figure).all()}
 
 
 Calibration: TypeAlias = Callable[[Array], Array]
@@ -114,8 +100,8 @@ def estimate(
         outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
     reached = calibrate(_of_each_class(outputs)).cumsum(axis=1)[:, :-1]
 
-    def draw(random: np.random.Generator) -> tuple[Array, Array, None]:
-        return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs, None
+    def draw(random: np.random.Generator) -> tuple[Array, Array]:
+        return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs
 
     estimates = {}
     for name, (mean, error) in _simulated(judge, draw).items():
@@ -131,11 +117,11 @@ def _greatest(name: str) -> float:
 
 
 def _simulated(
-    judge: Judge, draw: Callable[[np.random.Generator], tuple[Array, Array, Array | None]]
+    judge: Judge, draw: Callable[[np.random.Generator], tuple[Array, Array]]
 ) -> dict[str, tuple[float, float]]:
     """Returns mean and standard deviation of each metric over draws; omits metrics defined less than twice."""
     random = np.random.default_rng(0)
-    drawn = [judge.figures(*draw(random), detailed=False) for _ in range(_RESAMPLES)]
+    drawn = [judge.figures(*draw(random), None, detailed=False) for _ in range(_RESAMPLES)]
     results = {}
     for name in METRICS[judge.problem].higher_is_better:
         values = [value for each in drawn if (value := each.value(name)) is not None]
