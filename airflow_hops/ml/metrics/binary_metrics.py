@@ -137,5 +137,6 @@ def _interval_of_precision(value: float, positives: float) -> tuple[float, float
     """
     if not 0 < value < 1:
         return value, value
-    low, high = interval(math.log(value / (1 - value)), 1 / math.sqrt(positives * value * (1 - value)))
-    return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
+    information = positives * value * (1 - value)
+    low, high = interval(math.log(value / (1 - value)), 1 / math.sqrt(information) if information else math.inf)
+    return (1 + math.tanh(low / 2)) / 2, (1 + math.tanh(high / 2)) / 2  # of a rare class, exp() would overflow

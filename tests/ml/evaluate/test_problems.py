@@ -160,6 +160,9 @@ def test_bootstrap_intervals_match_analytic_ones() -> None:
 def test_random_average_precision_equals_share_of_positives() -> None:
     labels = (np.arange(4000) % 200 == 0).astype(int)
     assert binary_metrics(labels, np.full(4000, 0.3)).average_precision == pytest.approx(0.005)
+    for weight in (1e-6, 1e-150):
+        rare = binary_metrics(np.array([1, 0]), np.array([0.1, 0.9]), np.array([weight, 1.0]))
+        assert rare.average_precision == pytest.approx(weight) and rare.intervals["average_precision"] == (0.0, 1.0)
     for of_one_class in (np.zeros(5, int), np.ones(5, int)):
         assert binary_metrics(of_one_class, np.linspace(0, 1, 5)).average_precision is None
     better = np.clip(labels * 0.5 + random.uniform(0, 0.6, 4000), 0, 1)
