@@ -132,9 +132,8 @@ class Judge:
         sign = 1.0 if (own.higher_is_better if own else metrics.higher_is_better[metric]) else -1.0
         function = own.value if own else metrics.resampled.get(metric)
         if function is not None:
-            result = resampled_difference(
-                metric, function, labels, candidate, champion, sample, sign, by_class=self.problem == BINARY
-            )
+            sample = replace(sample, classes=labels if self.problem == BINARY else None)
+            result = resampled_difference(metric, function, labels, candidate, champion, sample, sign)
             return result if math.isfinite(result.low) else None
         mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))
         return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign, sample)

@@ -259,8 +259,6 @@ def resampled_difference(
     champion: Array,
     sample: Sample,
     sign: float,
-    *,
-    by_class: bool,
 ) -> Difference:
     """Computes the gain in a figure that is not a mean over rows; resampled rows give the standard error.
 
@@ -270,9 +268,9 @@ def resampled_difference(
         labels: ``[rows]``.
         candidate: The candidate's predictions.
         champion: The champion's predictions.
-        sample: Weights, classes and copies of the rows; copies are resampled together.
+        sample: Weights and copies of the rows, which are resampled together; and classes if the figure may depend on
+            any as much as on all, so that the fewest rows count.
         sign: 1 if a higher figure is better, else -1.
-        by_class: Whether the figure may depend on any class as much as on all, so that the fewest rows count.
     """
     rows, random = len(labels), np.random.default_rng(0)
     weights = even_weights(sample.weights, rows)
@@ -281,18 +279,18 @@ def resampled_difference(
         ours, theirs = (figure(labels[chosen], p[chosen], weights[chosen]) for p in (candidate, champion))
         return sign * (ours - theirs)
 
-    draw = resampler(np.arange(rows) if sample.copies is None else sample.copies)
+    draw = _resampler(np.arange(rows) if sample.copies is None else sample.copies)
     gains = [gain_of(draw(random)) for _ in range(_RESAMPLES)]
     defined = [gain for gain in gains if math.isfinite(gain)]
     if len(defined) < 2:
         return Difference(metric, math.nan, math.nan, math.nan)
     gain = gain_of(slice(None))
-    size = sample.effective_classes(rows).min() if by_class else sample.effective_rows(np.ones(rows, bool))
+    size = sample.effective_classes(rows).min()
     variance = np.var(defined, ddof=1) + (gain / size) ** 2
     return _difference(metric, gain, _half_width(np.array([variance]), np.array([size])))
 
 
-def resampler(groups: Array) -> Callable[[np.random.Generator], Array]:
+def _resampler(groups: Array) -> Callable[[np.random.Generator], Array]:
     """Returns a function that draws groups of rows with replacement, and returns the numbers of their rows."""
     order = np.argsort(groups, kind="stable")
     starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)[1:]

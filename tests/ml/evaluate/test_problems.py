@@ -144,7 +144,7 @@ def test_bootstrap_intervals_match_analytic_ones() -> None:
     drawn = resampled_difference(
         "mae",
         lambda y, p, w: float(np.average(np.abs(y - p), weights=w)),
-        NUMBERS, GUESSES, other, Sample(WEIGHTS), -1.0, by_class=False,
+        NUMBERS, GUESSES, other, Sample(WEIGHTS), -1.0,
     )  # fmt: skip
     assert computed is not None and drawn.difference == pytest.approx(computed.difference)
     assert drawn.high - drawn.low == pytest.approx(computed.high - computed.low, rel=0.2)
