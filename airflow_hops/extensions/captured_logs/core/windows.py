@@ -10,7 +10,7 @@ was taken, and files are not what was taken: entries are, by the digests of thei
 
 A run that ends before its commit leaves its entries to the next window. A window that is taken gives the same entries
 at each rerun, from the same parts, or if these are gone, from any file that has them. If the source's options have
-changed, it may give others, without those of other windows, and its commit records them.
+changed, it is planned again, with the same parts and without the entries of other windows, and taken by the new plan.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class WindowPlan(JsonFields):
         known: Numbers of the taken windows whose entries are left out.
         folder: Place in the store of the log's windows; empty for a plan that is not recorded.
         repeats: Whether to take the entries again that this window has taken, from any file.
+        source: Digest of the source's options.
     """
 
     number: int
@@ -135,6 +136,7 @@ class WindowPlan(JsonFields):
     known: tuple[int, ...] = ()
     folder: str = ""
     repeats: bool = False
+    source: str = ""
 
     def reaches(self, entries: LogPart | LogWindow) -> bool:
         """Returns whether there may be entries of a part or another window that this window may take."""
@@ -245,9 +247,9 @@ class LogState(JsonFields):
             ),
         )
 
-    def window(self, key: str) -> LogWindow | None:
-        """Returns the newest plan of a window, or the one that was taken; None if it was not planned."""
-        return next((each for each in reversed(self.windows) if each.key == key), None)
+    def window(self, key: str, *, is_taken: bool = False) -> LogWindow | None:
+        """Returns the newest plan of a window, or the one that was taken; None if there is none."""
+        return next((each for each in reversed(self.windows) if each.key == key and each.is_taken >= is_taken), None)
 
     def known(self, plan: WindowPlan) -> tuple[int, ...]:
         """Returns the numbers of the taken windows that may have entries in common with a plan."""
@@ -340,9 +342,16 @@ class LogState(JsonFields):
         """Returns whether the bytes of a plan are there as they were, and no window was taken that it does not know."""
         ends = {(file.path, file.born): file.end for file in self.files}
         is_there = all(ends.get((part.path, part.born), 0) >= part.end for part in plan.parts)
-        window = self.window(plan.key)
-        is_taken = window is not None and window.is_taken
+        is_taken = any(each.number == plan.number and each.is_taken for each in self.windows)
         return is_there and (is_taken or set(self.known(plan)) <= set(plan.known))
+
+    def planned_again(self, plan: WindowPlan) -> tuple[LogState, WindowPlan]:
+        """Returns the state with one more plan of a taken window, of the same parts, and the plan."""
+        parts = (replace(part, number=self.number) if part.number == plan.number else part for part in plan.parts)
+        again = replace(plan, number=self.number, parts=tuple(parts), known=self.known(plan))
+        (window,) = (each for each in self.windows if each.number == plan.number)
+        windows = (*self.windows, replace(window, number=self.number, is_taken=False))
+        return replace(self, windows=windows, number=self.number + 1)._without_oldest(), again
 
     def repeated(self, plan: WindowPlan) -> WindowPlan:
         """Returns a plan that finds the entries of a taken window in the files of now."""
@@ -356,17 +365,15 @@ class LogState(JsonFields):
         Raises:
             HopsError: another window was taken since the plan that may have the same entries; a retry plans again.
         """
-        if plan.repeats:
-            return self
         window = next((each for each in self.windows if each.number == plan.number), None)
+        if window is not None and window.is_taken:
+            return self
         if window is None or read is None or set(self.known(plan)) - set(plan.known):
             raise HopsError(
                 f"window {plan.key}: another run has taken entries of the log in the meantime, and they must not be in "
                 "two snapshots; a retry leaves them out. Give the DAG max_active_runs=1"
             )
         taken = replace(window, is_taken=True, entries=read.entries, first_us=read.first_us, last_us=read.last_us)
-        if window.is_taken:  # its parts may have been read again by others
-            return replace(self, windows=tuple(taken if each is window else each for each in self.windows))
         others = tuple(each for each in self.windows if each.key != plan.key)
         ends = dict[tuple[str, int], int]()
         for part in read.parts:

@@ -54,10 +54,20 @@ def plan_logs(
         HopsError: the store does not answer.
     """
     logs = context.sources({table: row_source(table, value) for table, value in sources.items()})
-    return {table: _plan(context, table, source, window) for table, source in logs.items()}  # type: ignore[arg-type]
+    return {
+        table: _plan(context, table, source, window, _digest(sources[table]))  # type: ignore[arg-type]
+        for table, source in logs.items()
+    }
 
 
-def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequence[str | None]) -> dict[str, Any]:
+def _digest(source: Mapping[str, Any]) -> str:
+    options = {name: value for name, value in source.items() if name != "storage_options"}  # which may have secrets
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _plan(
+    context: StepContext, table: str, source: CapturedSource, window: Sequence[str | None], digest: str
+) -> dict[str, Any]:
     start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
     records = LogRecords.of_task(context.store, context.spec.producer, table)
     key = (
@@ -75,8 +85,8 @@ def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequ
                 f"{lost}. Have the source's address match the names of rotated files, such as app.log*, and keep these "
                 "for a window. The next try or run takes all other entries"
             )
-        known = state.window(key)
-        if known is not None:
+        taken = None
+        for known in filter(None, (state.window(key), state.window(key, is_taken=True))):
             try:
                 plan = records.plan(known.number)
             except FileNotFoundError:
@@ -84,16 +94,22 @@ def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequ
                     f"window {key}: an older version of airflow-hops has taken it, without a list of its entries; its "
                     "snapshot stays as it is"
                 ) from None
-            if state.is_current(plan):
+            is_current = state.is_current(plan)
+            if is_current and plan.source == digest:
                 return replace(plan, known=state.known(plan)).to_dict()
-            if known.is_taken:
+            if known.is_taken and not is_current:
                 return state.repeated(plan).to_dict()
-        record = find_record(context.store, source.model)
-        deployed = tuple(record.versions()) if record is not None else None
-        state, plan = state.planned(
-            key, _microseconds(start), _microseconds(end), now=int(time.time() * 1_000_000), lookback=source.lookback,
-            deployed=deployed, folder=records.folder,
-        )  # fmt: skip
+            taken = plan if known.is_taken else None
+        if taken is not None:
+            state, plan = state.planned_again(taken)
+        else:
+            record = find_record(context.store, source.model)
+            deployed = tuple(record.versions()) if record is not None else None
+            state, plan = state.planned(
+                key, _microseconds(start), _microseconds(end), now=int(time.time() * 1_000_000),
+                lookback=source.lookback, deployed=deployed, folder=records.folder,
+            )  # fmt: skip
+        plan = replace(plan, source=digest)
         context.store.write_text(records.uri(f"{plan.number}.json"), json.dumps(plan.to_dict()))
         records.write(state, former)
     return plan.to_dict()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.core.windows import IN_THE_FUTURE, LogPart, WindowPlan, WindowRead
 from airflow_hops.extensions.captured_logs.ml.entries import LogEntry
@@ -83,7 +83,7 @@ class Taking:
         plan: The window. One without a folder takes all entries, and is not recorded.
 
     Raises:
-        BadInput: what former windows have taken is not there any more.
+        HopsError: what former windows have taken is not there any more.
     """
 
     def __init__(self, plan: WindowPlan) -> None:
@@ -203,9 +203,10 @@ class Taking:
         try:
             return self._records.store.files.read(uri)
         except FileNotFoundError:
-            raise BadInput(
+            raise HopsError(
                 f"{uri}: the file with the entries that a window has taken was removed, so that this window could take "
-                "some of them again; restore it, or remove its folder to begin again"
+                "some of them again. If a run has taken that window anew, a retry plans without it; otherwise restore "
+                "it, or remove its folder to begin again"
             ) from None
 
 
