@@ -90,6 +90,7 @@ def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[
     # which only sums anew, but none is missing.
     uri, time, folder = store.internal("_state", "usage.json"), now(), store.internal(*_NOTES)
     notes = [(dag, name) for dag in store.names(folder) for name in store.names(f"{folder}/{dag}")]
+    notes = [(dag, name) for dag, name in notes if not name.startswith(".")]  # being written
     with suppress(FileNotFoundError, UnreadableText, KeyError, TypeError):
         sums = store.read_json(uri)
         if 0 <= seconds_since(sums["at"]) < _SUMS_S:
