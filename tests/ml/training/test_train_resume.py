@@ -72,19 +72,6 @@ class Disturbances:
         wait_for(self._heard.is_set, "the notice", 60)
 
 
-class Draws(keras.callbacks.Callback):
-    last: tuple[float, ...] = ()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.last = draw()
-
-    def get_state(self) -> tuple[float, ...]:
-        return self.last
-
-    def set_state(self, state: tuple[float, ...]) -> None:
-        self.last = state
-
-
 def draw() -> tuple[float, ...]:
     generator = tf.random.get_global_generator()
     return random.random(), np.random.random(), float(generator.uniform([])), float(keras.random.uniform([]))
@@ -105,18 +92,19 @@ def train(context: TrainContext) -> keras.Model:
         metrics=[keras.metrics.AUC(name="auc")],
         steps_per_execution=disturbances.steps_per_execution,
     )
-    draws = Draws()
+    model.own = {"noise": [tf.random.Generator.from_seed(context.rank)]}
     callbacks = [
-        draws,
         keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10.0),
         keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=True),
         # The context counts after the user's callbacks.
         keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: disturbances.happen(context.position.step + 1)
+            on_epoch_begin=lambda epoch, logs: model.own["noise"][0].uniform([]),
+            on_train_batch_end=lambda batch, logs: disturbances.happen(context.position.step + 1),
         ),
     ]
     context.fit(model, epochs=EPOCHS, batch_size=BATCH, callbacks=callbacks)
-    facts = {"draws": draws.last, "learning_rate": float(model.optimizer.learning_rate.numpy())}
+    draws = [*draw(), float(model.own["noise"][0].uniform([]))]
+    facts = {"draws": draws, "learning_rate": float(model.optimizer.learning_rate.numpy())}
     (context.checkpoint_dir.parent / f"facts-{context.rank}.json").write_text(json.dumps(facts))
     return model
 

@@ -91,7 +91,7 @@ class RankGroup(ABC):
         A first try calls it as well, with no folder.
 
         Raises:
-            BadInput: it is the state of another model, or something has a state that no checkpoint would hold.
+            BadInput: it is the state of another model or other objects, or a checkpoint could not hold one of these.
         """
         if folder is not None:
             raise BadInput(f"context.restore does not support {type(self).__name__}; use context.resumed_files")
