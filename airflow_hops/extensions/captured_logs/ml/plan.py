@@ -162,14 +162,9 @@ def _same(file: LogFile, former: LogFile | None) -> LogFile:
     return former
 
 
-def _is_open(former: LogFile, version: str) -> bool:
-    """Returns whether a file of the same size may have changed, or have entries that no window has read."""
-    return not version or version != former.version or former.end < former.size
-
-
 def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | None) -> LogFile:
-    if former is not None and former.size == size and not _is_open(former, version):
-        return former
+    if former is not None and version and (size, version) == (former.size, former.version) and former.end == size:
+        return former  # it has not changed, and its last line is complete
     try:
         with fs.open(path, "rb") as stream:
             head = stream.read(64)

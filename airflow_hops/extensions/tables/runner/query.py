@@ -36,7 +36,6 @@ from airflow_hops.extensions.tables.runner.servers import (
     POSTGRES,
     Server,
     is_jdbc,
-    is_mysql,
     is_odbc,
     package_of,
     server_of,
@@ -278,10 +277,8 @@ def _spool(
 
 def _check_times(connection: Any, columns: Sequence[Column], arguments: tuple[Any, ...], where: str) -> None:
     """Raises BadInput if there are times among the rows that the driver changes, such as 0000-00-00 and infinity."""
-    if not is_mysql(connection) and not is_odbc(connection):
-        return
     server = server_of(connection)
-    if server.changed_times is None:
+    if server.changed_times is None or not (server is MYSQL or is_odbc(connection)):
         return
     times = [column for column in columns if column.declared in _DAYS and (column.nulls or server is not MYSQL)]
     if not times:

@@ -82,11 +82,6 @@ def is_odbc(connection: object) -> bool:
     return hasattr(connection, "getinfo")
 
 
-def is_mysql(connection: object) -> bool:
-    """Returns whether a driver is one of MySQL and MariaDB alone."""
-    return _BY_PACKAGE.get(package_of(connection)) == MYSQL.name
-
-
 def package_of(connection: object) -> str:
     """Returns the name of a driver's package."""
     return type(connection).__module__.partition(".")[0].lstrip("_")
