@@ -52,7 +52,7 @@ class StatisticsDatasets(Model):
     time: str | None
     """Feature with the times of rows, in seconds since the epoch."""
     warnings: list[str] = []
-    """What the ingest of the rows has to say of their columns."""
+    """Warnings of the ingest about the columns of the rows."""
 
 
 class Distances(Model):

@@ -187,7 +187,7 @@ def _kinds_of_cells(texts: pa.Array) -> Counter[str]:
     if kind == TEXT:
         distinct = pc.unique(texts)
         step = -(-len(distinct) // _SAMPLE)
-        sample = Counter(_KINDS[type_of(distinct[at : at + 1])] for at in range(0, len(distinct), step))
+        sample = Counter(_KINDS[type_of(distinct[row : row + 1])] for row in range(0, len(distinct), step))
         kind = _joined(sample)
         wrong = misfits(texts, lambda some: as_type(some, kind) is not None) if kind != TEXT else []
         if 2 * len(wrong) >= len(texts):
@@ -195,7 +195,7 @@ def _kinds_of_cells(texts: pa.Array) -> Counter[str]:
         mask = pa.array([True] * len(texts))
         if wrong:
             right = set(range(len(texts))) - {*wrong}
-            mask = pa.array([at in right for at in range(len(texts))])
+            mask = pa.array([row in right for row in range(len(texts))])
             kind = type_of(texts.filter(mask))
         return +Counter({_KINDS.get(kind, "text"): len(texts) - len(wrong), "text": len(wrong)})
     return Counter() if pa.types.is_null(kind) else Counter({_KINDS[kind]: len(texts)})
@@ -208,7 +208,7 @@ def misfits(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> list[int]:
     if len(array) == 1:
         return [0]
     middle = len(array) // 2
-    return [*misfits(array[:middle], is_good), *(middle + at for at in misfits(array[middle:], is_good))]
+    return [*misfits(array[:middle], is_good), *(middle + row for row in misfits(array[middle:], is_good))]
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType, *, is_given: bool) -> tuple[pa.Array, list[int]]:
@@ -241,12 +241,12 @@ def _column(
         except _CASTS:  # a surrogate, or an integer beyond 64 bits
             convert = partial(_as_is, kind=kind)
     results, wrong = list[Any](), list[int]()
-    for at, value in enumerate(values):
+    for row, value in enumerate(values):
         try:
             results.append(None if value is None else convert(value))
         except _CASTS:
             results.append(None)
-            wrong.append(at)
+            wrong.append(row)
     return pa.array(results, kind), wrong
 
 
@@ -300,7 +300,7 @@ def _column_of_cells(cells: Sequence[Cell | None], kind: pa.DataType, is_given: 
     wrong = misfits(texts, lambda some: parse(some) is not None)
     if wrong:
         left = {*wrong}
-        texts = pc.if_else(pa.array([at in left for at in range(len(texts))]), pa.scalar(None, TEXT), texts)
+        texts = pc.if_else(pa.array([row in left for row in range(len(texts))]), pa.scalar(None, TEXT), texts)
     return parse(texts), wrong
 
 

@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 16 << 20
 _MANY_NAMES = 1000
 _FEW = 100
-"""Of many columns, those count that one in so many rows has."""
+"""Columns count, if there are many, that one in this number of rows has."""
 FACTS = {
     "request_id": pa.string(), "row": pa.int32(), "model": pa.string(), "version": pa.int64(),
     "captured_at": pa.timestamp("us", "UTC"),
@@ -201,7 +201,7 @@ class StagedRows:
             leave_out([row], f"of endpoint {places[row][1]!r}", "choose an endpoint by the source's 'endpoint'")
         for name in block.columns.keys() - types.keys() - FACTS.keys():
             runs = block.columns[name].runs
-            rows = [start + at for start, run in runs for at, value in enumerate(run) if value is not None]
+            rows = [start + number for start, run in runs for number, value in enumerate(run) if value is not None]
             leave_out(rows, "with names that few rows have", f"{shown(name)} is in fewer than one of {_FEW} rows")
         arrays = []
         for name, kind in {**FACTS, **types}.items():

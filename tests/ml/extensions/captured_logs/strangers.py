@@ -141,7 +141,7 @@ def _csv(rows: list[list[Any]]) -> str:
 
 def _request(rng: random.Random, names: list[str], rows: list[list[Any]]) -> Any:
     records = [dict(zip(names, row, strict=True)) for row in rows]
-    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    columns = {name: [row[column] for row in rows] for column, name in enumerate(names)}
     if len(rows) > 1:
         whole: Any = columns
     else:
@@ -380,7 +380,7 @@ def write_plain(layout: str, folder: Path, log: Log) -> dict[str, Any]:
     if layout == "csv":
         (folder / "x.csv").write_text(_csv([log.names, *rows]))
         return {"uri": str(folder / "x.csv"), "format": "csv", "header": True}
-    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(log.names)})
+    table = pa.table({name: [row[column] for row in rows] for column, name in enumerate(log.names)})
     pq.write_table(table, folder / "x.parquet")
     return {"uri": str(folder / "x.parquet")}
 

@@ -56,14 +56,14 @@ def test_values_survive_or_are_refused(given: pa.DataType | None) -> None:
         kinds.add(values)
         kind = kinds.type()
         column, wrong = column_of(values, kind, is_given=given is not None)
-        kept = [
+        right = [
             (value, result)
-            for at, (value, result) in enumerate(zip(values, column.to_pylist(), strict=True))
-            if at not in wrong
+            for row, (value, result) in enumerate(zip(values, column.to_pylist(), strict=True))
+            if row not in wrong
         ]
-        survivors += len(kept)
-        assert given is not None or 2 * len(kept) >= len(values), (values, kind)
-        assert all(is_kept(*each, kind, given is not None) for each in kept), (values, kind, column)
+        survivors += len(right)
+        assert given is not None or 2 * len(right) >= len(values), (values, kind)
+        assert all(is_kept(*each, kind, given is not None) for each in right), (values, kind, column)
     assert survivors > 10
 
 

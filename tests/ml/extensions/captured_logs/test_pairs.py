@@ -50,7 +50,7 @@ def test_request_gets_its_own_response_or_none(
         logs.write_lines(log, [*honest, *(event(*each) for each in order)])
         source = CapturedSource(str(log), model="m", layout="kserve", inputs=("a",))
         table, rows = ingest(source)
-        found = zip(*(table[name].to_pylist() for name in ("request_id", "input.a", "output.prediction")), strict=True)
-        ours = [values for id_, *values in found if id_ == "same"]
+        joined = zip(*(table[name].to_pylist() for name in ("request_id", "input.a", "output.prediction")), strict=True)
+        ours = [values for id_, *values in joined if id_ == "same"]
         assert rows.rejected == left_out and len(ours) == len(pairs)
         assert all(tuple(each) in {(1, 0.1), (2, 0.1 if events[-1][2] == 0.1 else 0.2)} for each in ours)

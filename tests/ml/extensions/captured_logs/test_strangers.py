@@ -28,8 +28,8 @@ def check(layout: str, seed: int, folder: Path, make_context: Any) -> None:
     plain = ingested(folder, Source(**strangers.write_plain(layout, folder / "plain-log", log)))
     table, counts = logs.Ingests(make_context, folder)(source)
     rejected = {
-        next((reason for reason in log.left_out if reason in found), found): number
-        for found, number in counts.rejected.items()
+        next((reason for reason in log.left_out if reason in words), words): number
+        for words, number in counts.rejected.items()
     }
     assert rejected == dict(log.left_out), (seed, counts.rejected)
     assert counts.rows_in == counts.rows_out + sum(rejected.values())
