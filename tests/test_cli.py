@@ -63,7 +63,8 @@ def test_commands_print_no_control_characters_of_others(capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_warnings_of_a_commands_step_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in (Line(logging.INFO, "reads"), Line(logging.WARNING, "'zip' is text"), Line(logging.WARNING, "", 0.5)):
+    lines = {"reads": logging.INFO, "'zip' is text": logging.WARNING, "Traceback": logging.ERROR}
+    for line in (*(Line(level, text) for text, level in lines.items()), Line(logging.WARNING, "", 0.5)):
         print_warning(line)
     assert capsys.readouterr().err == "warning: 'zip' is text\n"
 

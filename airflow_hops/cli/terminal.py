@@ -62,8 +62,8 @@ class _Shown:
 
 
 def print_warning(line: Line) -> None:
-    """Prints a line of a step's output to standard error if it is a warning; a command shows results of its own."""
-    if line.level >= logging.WARNING and line.progress is None:
+    """Prints a line of a step's output to standard error if it is a warning; commands report errors themselves."""
+    if line.level == logging.WARNING and line.progress is None:
         print(f"warning: {line.text}", file=sys.stderr)
 
 

@@ -35,6 +35,12 @@ _INIT_ARGUMENTS = (
     ),
     option("--decimal", "Decimal mark of a CSV file (default: recognised)", choices=(".", ",")),
     option("--thousands", "Mark between thousands in a CSV file (default: recognised)", metavar="MARK"),
+    repeated(
+        "--unit",
+        "Unit beside the numbers of a CSV file, such as kg (can be repeated; default: signs of money and percent are "
+        "recognised)",
+        metavar="TEXT",
+    ),
     option("--quote", "Quote of a CSV file; empty if it has none (default: recognised)", metavar="MARK"),
     option(
         "--escape",
