@@ -61,8 +61,8 @@ class LogRecords:
         Raises:
             BadInput: it cannot be read.
         """
-        before = f"{self.store.root}/{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
-        for uri in (self.uri("log.json"), before):
+        former_uri = f"{self.store.root}/{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
+        for uri in (self.uri("log.json"), former_uri):
             with suppress(FileNotFoundError):
                 try:
                     return LogState.read(self.store.read_json(uri), lookback)

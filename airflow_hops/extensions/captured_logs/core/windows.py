@@ -162,7 +162,7 @@ class WindowPlan(JsonFields):
 
 @dataclass(frozen=True)
 class WindowRead(JsonFields):
-    """What a window has read.
+    """The result of reading a window.
 
     Attributes:
         entries: Number of entries that it has taken.
@@ -317,11 +317,11 @@ class LogState(JsonFields):
             BadInput: the window is older than those that are remembered.
         """
         horizon = now if end is None else end
-        before = sorted((w.horizon for w in self.windows if w.is_taken and w.horizon < horizon), reverse=True)
-        oldest, expires = (before[index] if index < len(before) else None for index in (lookback, lookback - 1))
+        ends = sorted((w.horizon for w in self.windows if w.is_taken and w.horizon < horizon), reverse=True)
+        oldest, expires = (ends[index] if index < len(ends) else None for index in (lookback, lookback - 1))
         oldest = max((each for each in (oldest, self.forgotten) if each is not None), default=None)
         first = start if not self.windows or start is None or self.first_start is None else min(self.first_start, start)
-        begin = start if start is not None else before[0] if before else None
+        begin = start if start is not None else ends[0] if ends else None
         future = None if end is None or begin is None else end + lookback * (end - begin)
         plan = WindowPlan(self.number, key, end, lookback, first, oldest, expires, future, deployed, folder=folder)
         again = filter(plan.reaches, self.parts)

@@ -142,17 +142,17 @@ def find_files(source: CapturedSource, known: Sequence[LogFile] = ()) -> tuple[l
     if source.log.startswith(DELTA):
         listed = list(_delta_files(source))
         return [_same(file, former.get(file.path)) for file in listed], [file.path for file in listed]
-    fs, found = list_files(Source(source.log, storage_options=source.storage_options), may_be_empty=True)
+    fs, matches = list_files(Source(source.log, storage_options=source.storage_options), may_be_empty=True)
     files = [
         _describe(fs, file.path, file.size_bytes, file.version, former.get(file.path))
-        for file in found
+        for file in matches
         if file.size_bytes
     ]
     born = {(file.path, file.born) for file in files}
     gone = [file for file in known if file.tail and (file.path, file.born) not in born]
     if gone:
         files = [replace(file, quiet=_read_before(fs, file, gone)) if file.born == NEW else file for file in files]
-    return files, [file.path for file in found]
+    return files, [file.path for file in matches]
 
 
 def _same(file: LogFile, former: LogFile | None) -> LogFile:

@@ -122,13 +122,13 @@ class Taking:
             ``""`` if it is taken; None if another window has taken it; or why it is left out.
         """
         key, content = _key(entry), _content(entry)
-        before, own = self._before.get(key), self._own.get(key)
+        former, own = self._before.get(key), self._own.get(key)
         if self._again is not None:
             is_taken = self._again.get(key) == content and own is None
             return self._take(entry, key, content) if is_taken else None
-        if before is None and own is None:
+        if former is None and own is None:
             return self._take(entry, key, content)
-        reason = TWICE if content in (before, own) else OTHER
+        reason = TWICE if content in (former, own) else OTHER
         return reason if own is not None or self.is_new(entry.parts) else None
 
     def wait(self, event: LogEntry) -> str | None:

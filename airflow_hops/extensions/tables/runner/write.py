@@ -324,8 +324,8 @@ def _check_values(columns: Sequence[str], written: Sequence[int], read: Sequence
     """Raises BadInput if the table's values are not those that were written."""
     for name, one, other in zip([*columns, None], written, read, strict=True):
         if one != other:
-            what = f"column {name!r} does not keep" if name else "the rows do not keep"
+            problem = f"column {name!r} does not keep" if name else "the rows do not keep"
             raise BadInput(
-                f"{where}: {what} the values that were written, such as all digits, NaN, trailing blanks or long "
+                f"{where}: {problem} the values that were written, such as all digits, NaN, trailing blanks or long "
                 "texts; alter its type, or convert the column where the artifact is made"
             )

@@ -34,7 +34,7 @@ from tests.ml.extensions.captured_logs.test_windows import HOUR_S, LOOKBACK, ent
 
 HOURS = 4
 KINDS = ("rotate", "copytruncate", "compress", "move", "rename", "join", "copy", "touch", "compact")
-"""What tools do to files."""
+"""Changes that tools make to files."""
 
 
 @dataclass
@@ -133,8 +133,8 @@ class Runs:
 
     def keep(self, hour: int, rows: list[str]) -> None:
         """Keeps a snapshot; a window that was taken has the same rows again, and more by a source of more versions."""
-        before, versions = self.snapshots.get(hour, rows), self.versions.get(hour, self.source.versions)
-        assert before == rows or (versions != self.source.versions and set(before) < set(rows)), f"hour {hour}"
+        former, versions = self.snapshots.get(hour, rows), self.versions.get(hour, self.source.versions)
+        assert former == rows or (versions != self.source.versions and set(former) < set(rows)), f"hour {hour}"
         self.snapshots[hour], self.versions[hour] = rows, self.source.versions
 
     def run_both(self, first: int, second: int, rng: random.Random) -> None:
