@@ -277,7 +277,7 @@ def _train(examples: Path, folder: Path, parts: Case, resumed_from: Path | None 
 def _plain_attributes(value: object) -> dict[str, Any]:
     """Returns numbers, text and lists in a callback, without those of the clock, of files, and of one try or epoch."""
     without = {"append_header", "keys", "min_delta", "params", "_current_epoch", "_params", "_should_write_train_graph"}
-    without |= {"_write_filepath", "_writers"}
+    without |= {"_write_filepath", "_writers", "seen"}
     plain = (bool, int, float, str, list, dict, np.generic, type(None))
     return {
         name: repr(each)
