@@ -11,6 +11,7 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.monitor_reports import KEPT, listed_reports, monitoring_reports, note_report, read_report
+from airflow_hops.core.times import now
 
 
 def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any) -> None:
@@ -23,6 +24,9 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(store: Any
         return listed_reports(store, "m", version, "performance")
 
     for run_id, month, fingerprint in (("jan", "01", "old"), ("may", "05", "may"), ("jan", "01", "new")):
+        moment = now()
+        while now() == moment:  # reports are ordered by milliseconds
+            pass
         note("monitoring", run_id, f"2013-{month}-31T00:00:00Z", fingerprint)
     read = [read_report(store, "m", 2, "performance", name).fingerprint for _, name in listed(2)]
     assert read == ["may", "new"], "January's was made again"

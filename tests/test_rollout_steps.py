@@ -114,7 +114,17 @@ def test_undecided_canary_waits_for_more_requests(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("failing"), canary_percent=50)
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
-    assert pipeline.server.ask(pipeline.name, 50, far_every=4) > 0
+    # Of each version as many, so that chance does not decide: 5 of 30 and 0 of 30 are in doubt (p = 0.026).
+    refused = [
+        pipeline.server.call(
+            f"/v1/models/{pipeline.name}/versions/{version}:predict",
+            {"instances": [{"carrier": "UA", "distance": 1000.0 if number < 5 else 500.0, "scheduled_at": number}]},
+        )[0]
+        != 200
+        for version in (1, 2)
+        for number in range(30)
+    ]
+    assert sum(refused) == 5
     waiting = pipeline.poll(deployment)["waiting"]
     assert "in doubt: refusals: " in waiting["text"]
     # Twice the requests that it was judged by: then it is tested again.

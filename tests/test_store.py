@@ -582,7 +582,7 @@ def test_committed_artifact_stays_without_space_for_its_cache_entry(
     artifact = Artifact.from_dict(RuntimeHook("small").run(spec).value)
     assert store.verify(artifact)
     assert [name for name in names_in(store) if name.startswith("_cache")] == []
-    assert "will not find this artifact in the cache" in capsys.readouterr().out
+    assert "not be found in the cache by the next run" in capsys.readouterr().out
 
 
 def test_the_command_finds_all_damage_and_exits_with_1(

@@ -29,5 +29,8 @@ def in_use(store: ArtifactStore, folder: str, earlier: str, name: str) -> str:
 
 
 def earlier_address(store: ArtifactStore, *names: str) -> str:
-    """Returns an address as version 0.1.0 joined it, which wrote ``_`` for characters that are unsafe in paths."""
-    return "/".join([store.root, *(re.sub(r"[^\w.+@-]", "_", name) for name in names)])
+    """Returns an address as version 0.1.0 joined it, which wrote ``_`` for characters that are unsafe in paths.
+
+    Names of dots alone, which lead elsewhere, were refused: they have an address at which nothing is.
+    """
+    return "/".join([store.root, *(re.sub(r"[^\w.+@-]|^\.+$", "_", name) for name in names)])
