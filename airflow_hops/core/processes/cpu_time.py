@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from airflow_hops.core.processes.ending import descendants
+from airflow_hops.core.processes.periodic import calling_periodically
 
 _LEAST_SHARE = 0.01
 """Share of a core below which a process counts as idle: threads that only look around use less."""
@@ -55,20 +55,14 @@ class CpuDeadline:
 @contextlib.contextmanager
 def while_busy(beat: Callable[[], None], every_s: float = 1.0) -> Iterator[None]:
     """Calls a function in a thread, as long as this process uses CPU time in the block."""
-    ended = threading.Event()
+    used_s, at_s = cpu_seconds(os.getpid()), time.monotonic()
 
     def watch() -> None:
-        used_s, at_s = cpu_seconds(os.getpid()), time.monotonic()
-        while not ended.wait(every_s):
-            now_used_s, now_s = cpu_seconds(os.getpid()), time.monotonic()
-            if abs(now_used_s - used_s) > _LEAST_SHARE * (now_s - at_s):
-                used_s, at_s = now_used_s, now_s
-                beat()
+        nonlocal used_s, at_s
+        now_used_s, now_s = cpu_seconds(os.getpid()), time.monotonic()
+        if abs(now_used_s - used_s) > _LEAST_SHARE * (now_s - at_s):
+            used_s, at_s = now_used_s, now_s
+            beat()
 
-    thread = threading.Thread(target=watch, name="busy", daemon=True)
-    thread.start()
-    try:
+    with calling_periodically(watch, every_s):
         yield
-    finally:
-        ended.set()
-        thread.join()
