@@ -167,7 +167,7 @@ def test_polled_label_follows_as_soon_as_its_version_is_available(
     server = start_server(
         model_config_file=config, model_config_file_poll_wait_seconds=0.1, file_system_poll_wait_seconds=0.1
     )
-    server.wait_for_versions("flights", {1: "AVAILABLE"})
+    wait_for(lambda: server.call("/v1/models/flights/labels/live:predict", ROW)[0] == 200, server.log)
     write_models(tmp_path, flights=(base_path, policy + "2 }"))
     wait_for(lambda: f"model config file {config} changed: applied" in server.log(), server.log)
     assert server.predict("flights/labels/live", ROW)["predictions"][0]["score"] == [1000.0]

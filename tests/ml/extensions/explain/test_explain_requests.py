@@ -46,7 +46,7 @@ def test_requests_are_explained_within_bounds_and_are_not_captured(start_server:
         explain_background_path=backgrounds,
         explain_background_rows=50,
         explain_max_predictions=3000,
-        capture_path=tmp_path / "captured",
+        capture_base_path=tmp_path / "captured",
     )
     rows, of_background = (json.loads(part.to_json(orient="records")) for part in (TABLE[600:603], TABLE[:50]))
     answer = server.post("/v1/models/flights:explain", {"instances": rows})
