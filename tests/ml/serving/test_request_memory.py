@@ -241,11 +241,15 @@ def measured(server: Server, path: str, body: bytes) -> tuple[int, int]:
 def wrong_draws(draws: int) -> list[object]:
     """The requests that take more than a fifth above what is reserved for them."""
     server, wrong = Server(), list[object]()
+    for number in range(100):  # what a process allocates once is not of a request
+        with contextlib.suppress(ServingError):
+            server.answer(*request(random.Random(-number), 2000))
     for number in range(draws):
         draw = random.Random(number)
         path, body = request(draw, draw.choice([400_000, 1_100_000, 1_500_000]))
         taken, reserved = measured(server, path, body)
-        if taken > 1.2 * reserved + 2**21:
+        noise = 2**22 if len(body) < 10_000 else 2**21  # of allocators, most where Python is 3.13
+        if taken > 1.2 * reserved + noise:
             wrong.append((number, path, len(body), taken, round(taken / reserved, 2)))
     return wrong
 
