@@ -139,6 +139,7 @@ def test_canary_that_looks_worse_at_100_percent_returns_and_is_compared_there(pi
     plan: dict[str, Any] = {"steps": [50, 100], "bake_time_s": [0.0, 20.0]}
     pipeline.server.ask(pipeline.name, 80)
     assert "gets 100%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "the canary has all the traffic")
     pipeline.server.ask(pipeline.name, 40, far_every=2)
     assert "gets 50%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 50, 2: 50}, "both versions are asked")
