@@ -333,7 +333,7 @@ def test_postgres_keeps_what_is_written_or_nothing_changes(postgres_database: Da
 
 @pytest.mark.scheduled(part="databases")
 @pytest.mark.parametrize("name", ["sqlite", "all_postgres", "mariadb", "duckdb"])
-def test_what_one_client_writes_another_reads(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_values_are_equal_to_another_client(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     check(request.getfixturevalue(f"{name}_database"), tmp_path, 500, 1)
 
 

@@ -330,7 +330,7 @@ def test_most_conversions_of_units_are_faults(rows: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [300, 1_500])
-def test_conversions_without_a_name_are_faults_or_said_to_be_possible(rows: int) -> None:
+def test_unnamed_conversions_are_faults_or_named_as_possible(rows: int) -> None:
     """Growth by random factors is rarely called a possible conversion."""
     named, guessed = 0, 0
     for number in range(60):
