@@ -25,6 +25,24 @@ def cpu_seconds(*pids: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+class _Progress:
+    """CPU time of a process, and how long it has used none."""
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pid, self._clock = pid, clock
+        self.used_s, self._seen_at_s = cpu_seconds(pid), clock()
+        self._seen_cpu_s = self.used_s
+
+    def idle_s(self) -> float:
+        """Returns the seconds since the process last used CPU time; 0 if it has since the last call."""
+        self.used_s, now_s = cpu_seconds(self._pid), self._clock()
+        idle_s = now_s - self._seen_at_s
+        if abs(self.used_s - self._seen_cpu_s) <= _LEAST_SHARE * idle_s:  # less than before if a child has ended
+            return idle_s
+        self._seen_cpu_s, self._seen_at_s = self.used_s, now_s
+        return 0.0
+
+
 class CpuDeadline:
     """Limit of a wait for a process.
 
@@ -36,32 +54,23 @@ class CpuDeadline:
     """
 
     def __init__(self, pid: int, cpu_s: float, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pid, self._cpu_s, self._idle_s, self._clock = pid, cpu_s, idle_s, clock
-        self._seen_cpu_s, self._seen_at_s = cpu_seconds(pid), clock()
+        self._cpu_s, self._idle_s, self._progress = cpu_s, idle_s, _Progress(pid, clock)
 
     def exceeded(self) -> str | None:
         """Returns which limit is exceeded, in words; None if none is."""
-        used_s, now_s = cpu_seconds(self._pid), self._clock()
-        idle_s = now_s - self._seen_at_s
-        if used_s > self._cpu_s:
-            return f"used {used_s:.0f} s of CPU time, more than {self._cpu_s:g} s"
-        if abs(used_s - self._seen_cpu_s) > _LEAST_SHARE * idle_s:  # less if a child has ended
-            self._seen_cpu_s, self._seen_at_s = used_s, now_s
-        elif idle_s > self._idle_s:
-            return f"has stood still for {self._idle_s:g} s"
-        return None
+        idle_s = self._progress.idle_s()
+        if self._progress.used_s > self._cpu_s:
+            return f"used {self._progress.used_s:.0f} s of CPU time, more than {self._cpu_s:g} s"
+        return f"has stood still for {self._idle_s:g} s" if idle_s > self._idle_s else None
 
 
 @contextlib.contextmanager
 def while_busy(beat: Callable[[], None], every_s: float = 1.0) -> Iterator[None]:
     """Calls a function in a thread, as long as this process uses CPU time in the block."""
-    used_s, at_s = cpu_seconds(os.getpid()), time.monotonic()
+    progress = _Progress(os.getpid())
 
     def watch() -> None:
-        nonlocal used_s, at_s
-        now_used_s, now_s = cpu_seconds(os.getpid()), time.monotonic()
-        if abs(now_used_s - used_s) > _LEAST_SHARE * (now_s - at_s):
-            used_s, at_s = now_used_s, now_s
+        if progress.idle_s() == 0:
             beat()
 
     with calling_periodically(watch, every_s):
