@@ -18,6 +18,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+OPERATOR = re.compile("(Operator|Sensor)$")
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -39,9 +40,24 @@ def count_lines(paths: Iterable[Path]) -> int:
     return sum(path.read_text().count("\n") for path in paths)
 
 
-def count_classes(paths: Iterable[Path]) -> int:
-    """Returns the number of classes in the files."""
-    return sum(isinstance(node, ast.ClassDef) for path in paths for node in ast.walk(ast.parse(path.read_text())))
+def count_docstrings(paths: Iterable[Path]) -> int:
+    """Returns the number of lines of docstrings in the files."""
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    first = [node.body[0] for node in nodes if isinstance(node, DOCUMENTED) and ast.get_docstring(node)]
+    return sum((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1 for docstring in first)
+
+
+def count_arguments(paths: Iterable[Path]) -> int:
+    """Returns the number of arguments that the operators and sensors in the files add to those of their bases."""
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    operators = [node for node in nodes if isinstance(node, ast.ClassDef) and OPERATOR.search(node.name)]
+    constructors = [
+        node.args
+        for operator in operators
+        for node in operator.body
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    ]
+    return sum(len(arguments.kwonlyargs) + len(arguments.args[1:]) for arguments in constructors)
 
 
 def files(*patterns: str) -> list[Path]:
@@ -54,12 +70,11 @@ def files(*patterns: str) -> list[Path]:
 def sizes() -> dict[str, int]:
     """Returns the sizes by their names in ``contribute/size.md``."""
     package = files("airflow_hops/*.py")
-    extensions = [path for path in package if "extensions" in path.relative_to(REPOSITORY).parts[1:2]]
-    trunk = [path for path in package if path not in set(extensions)]
     return {
-        "code of the trunk": sum(count_code(path.read_text()) for path in trunk),
-        "code of the extensions": sum(count_code(path.read_text()) for path in extensions),
-        "classes": count_classes(package),
+        "code of the package": sum(count_code(path.read_text()) for path in package),
+        "docstrings of the package": count_docstrings(package),
+        "modules": len(package),
+        "arguments of operators": count_arguments(package),
         "lines of `ui/src`": count_lines(files("ui/src/*")),
         "lines of tests": count_lines(files("tests/*.py")),
     }
