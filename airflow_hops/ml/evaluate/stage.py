@@ -17,6 +17,7 @@ from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProp
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import REPORT_FILE, Difference, EvaluationReport, Figures, LabelReport, ModelReference
+from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.names import check_known
@@ -145,7 +146,8 @@ def run(
         }
         or None,
     )
-    with context.output() as writer:
+    compared = {} if champion is None or is_champion else {COMPARED: champion.model}
+    with context.output(**compared) as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
         evaluation = writer.commit(
             rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},

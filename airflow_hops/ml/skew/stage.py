@@ -52,7 +52,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         log_comparison(compared)
         artifact = write_comparison(context, compared)
         if compared.current is not None:  # too few rows wait for the next run
-            plan.commit()
+            plan.window.commit()
     return artifact
 
 
@@ -87,7 +87,8 @@ def write_comparison(context: StepContext, compared: Compared) -> Artifact:
         "notes": list(compared.notes),
     }
     histograms = [figures.pop("common_histogram") for figures in value["features"].values()]
-    with context.output() as writer:
+    origin = Artifact(compared.origin.statistics, "statistics", compared.origin.fingerprint)
+    with context.output(reference=origin) as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
         lines = "".join(f"{json.dumps(buckets, allow_nan=False)}\n" for buckets in histograms)
         (writer.path / HISTOGRAMS_FILE).write_text(lines)

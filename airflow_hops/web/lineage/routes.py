@@ -12,7 +12,6 @@ from fastapi import APIRouter, HTTPException
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Manifest, total_rows
-from airflow_hops.core.artifacts.properties import DeploymentProperties
 from airflow_hops.core.lineage import links_of
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.store import ArtifactStore
@@ -21,7 +20,7 @@ from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, read_pipelines, returned_by_dags
 from airflow_hops.web.lineage.starts import DeployedVersion
-from airflow_hops.web.lineage.walk import Key, Opened, known_links, walk_back, walk_on
+from airflow_hops.web.lineage.walk import Key, Opened, walk_back, walk_on
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.types import Facts, Model, Number, RunAddress, Time
 
@@ -69,8 +68,6 @@ class LineageEdge(Model):
     source: str
     target: str
     role: str
-    recorded: bool
-    """False if it comes from a property instead of the manifest's inputs."""
 
 
 class Lineage(Model):
@@ -107,18 +104,15 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
         holders.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
     models = {name for pipeline in sharing for _, name in pipeline.models()}
     records = {name: read_model_record(found.store, name) for name in sorted(models)}
-    deployed = _deployed(found.store, returned)
     asked = (dag_id, run_id)
     names = {}  # ids of nodes; those of hidden ones reveal nothing
     for number, (key, node) in enumerate(opened.items()):
         hidden = node.manifest is not None and not may_see(node.manifest)
         digest = hashlib.sha256("\n".join(node.key).encode()).hexdigest()[:16]
         names[key] = f"hidden-{number}" if hidden else digest
-    nodes = [
-        _node(names[key], node, may_see, holders.get(key, []), deployed, records, asked) for key, node in opened.items()
-    ]
+    nodes = [_node(names[key], node, may_see, holders.get(key, []), records, asked) for key, node in opened.items()]
     edges = [
-        LineageEdge(source=names[source], target=names[target], role=link.role, recorded=link.recorded)
+        LineageEdge(source=names[source], target=names[target], role=link.role)
         for (source, target), link in links.items()
     ]
     is_whole = has_sources and has_results
@@ -127,7 +121,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
         nodes=nodes,
         edges=edges,
         is_whole=is_whole,
-        notes=_notes(opened.values(), edges, len(returned)),
+        notes=_notes(opened.values(), len(returned)),
     )
 
 
@@ -149,7 +143,6 @@ def _node(
     opened: Opened,
     may_see: Callable[[Manifest], bool],
     holders: list[ReturnedArtifact],
-    deployed: Mapping[str, tuple[str, int]],
     records: Records,
     asked: tuple[str, str],
 ) -> LineageNode:
@@ -186,7 +179,7 @@ def _node(
         facts={name: properties[name] for name in _FACTS if name in properties},
         cached=any((each.dag_id, each.run_id) == asked and each.artifact.cached for each in holders),
         runs=_runs(holders),
-        served=_served(manifest, deployed, records),
+        served=_served(manifest, records),
     )
 
 
@@ -202,39 +195,24 @@ def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
     return [RunAddress(dag_id=dag_id, run_id=run_id) for dag_id, run_id in list(runs)[:_RUNS]]
 
 
-def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[DeployedVersion]:
-    """Returns the serving versions of a model, or of a deployment's model."""
-    marks = []
+def _served(manifest: Manifest, records: Records) -> list[DeployedVersion]:
+    """Returns the versions of a model, or of a deployment's model, that serve; if none does, the last that served."""
+    serving, former = [], []
     facts = manifest.properties
     brought = (facts.get("model_name"), facts.get("version"))
     for model, record in records.items():
         for role, version in record.serving.items():
             if version.fingerprint == manifest.fingerprint or brought == (model, version.version):
                 share = record.traffic.get(version.version, 0)
-                marks.append(DeployedVersion(model=model, version=version.version, role=role, traffic_percent=share))
-    known = deployed.get(manifest.fingerprint)
-    if not marks and known is not None:
-        marks.append(DeployedVersion(model=known[0], version=known[1], role="former", traffic_percent=0))
-    return marks
+                serving.append(DeployedVersion(model=model, version=version.version, role=role, traffic_percent=share))
+        for number, event in record.registered().items():
+            is_deployment = manifest.kind == "deployment" and brought == (model, number)
+            if event.fingerprint == manifest.fingerprint or is_deployment:
+                former.append(DeployedVersion(model=model, version=number, role="former", traffic_percent=0))
+    return serving or former[-1:]
 
 
-def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dict[str, tuple[str, int]]:
-    """Returns model and version of everything that was deployed, by the fingerprints of deployment and model."""
-    results: dict[str, tuple[str, int]] = {}
-    for each in returned:
-        properties = (
-            DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()
-        )
-        if properties.model_name is not None and properties.version is not None:
-            named = (properties.model_name, properties.version)
-            results.setdefault(each.artifact.fingerprint, named)
-            for link in known_links(store, each.artifact):
-                if link.role == "model":
-                    results.setdefault(link.source.fingerprint, named)
-    return results
-
-
-def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: int) -> list[str]:
+def _notes(opened: Iterable[Opened], candidates: int) -> list[str]:
     manifests = [each.manifest for each in opened if each.manifest is not None]
     sources = {manifest.kind for manifest in manifests if not links_of(manifest)}
     notes = []
@@ -242,13 +220,11 @@ def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: i
         notes.append(
             "The origin of a snapshot's rows is only known to its task: data outside of the store has no manifest."
         )
-    if any(manifest.kind == "skew" and not manifest.inputs for manifest in manifests):
+    if any(manifest.kind == "skew" and not manifest.inputs.keys() & {"captured", "current"} for manifest in manifests):
         notes.append(
             "The captured requests of a skew report are not an artifact; the report names the training "
             "statistics they were compared with."
         )
-    if not all(edge.recorded for edge in edges):
-        notes.append("Dashed links come from properties, not from the inputs in a manifest.")
     if candidates >= _CANDIDATES:
         notes.append(f"Artifacts made from this one were searched for among the newest {_CANDIDATES:,} artifacts.")
     return notes

@@ -39,7 +39,7 @@ class Evaluate(HopsTask):
 SCHEMA_FILE = Path(facets_of_ours.__file__).with_name("facets.json")
 BASE = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
 STEP_EVENTS = ("COMPLETE", "FAIL")
-Edge = tuple[str, str, str, bool]
+Edge = tuple[str, str, str]
 
 
 def schema_of_facets() -> Draft202012Validator:
@@ -117,7 +117,7 @@ def test_openlineage_graph_of_the_demo_matches_the_lineage_page(shown_demo: Show
                 versions.append((inputs[output["name"]], node(output)))
                 continue
             roles = ((each, each["inputFacets"]["hops_role"]) for each in event["inputs"] if is_artifact(each))
-            emitted |= {(node(each), node(output), role["role"], role["recorded"]) for each, role in roles}
+            emitted |= {(node(each), node(output), role["role"]) for each, role in roles}
     (approval,) = versions
     emitted |= {(source, approval[1], *edges) for source, target, *edges in emitted if target == approval[0]}
 
@@ -129,7 +129,7 @@ def test_openlineage_graph_of_the_demo_matches_the_lineage_page(shown_demo: Show
             page = client.get(path.replace("+", "%2B")).raise_for_status().json()
             assert page["is_whole"]
             nodes |= {each["id"]: each["kind"] for each in page["nodes"]}
-            shown |= {(each["source"], each["target"], each["role"], each["recorded"]) for each in page["edges"]}
+            shown |= {(each["source"], each["target"], each["role"]) for each in page["edges"]}
     assert emitted == shown
     assert made.keys() == nodes.keys()
     assert {"snapshot", "examples", "model", "evaluation", "deployment", "rollout", "skew"} <= {*nodes.values()}
@@ -231,14 +231,11 @@ def test_datasets_have_columns_rows_versions_and_roles(made: Any) -> None:
     transformed = made("transformed_examples", label="late", outputs={"carrier": {"dtype": "int64"}, "x": "float32"})
     assert fields(described(made, transformed)) == {"late": None, "carrier": "int64", "x": "float32"}
 
-    # Inputs of a repeated task are those in the manifest, and what only properties name is marked.
-    statistics = made("statistics")
-    facts = {"statistics": statistics.uri, "statistics_fingerprint": statistics.fingerprint, "inputs": ["carrier"]}
-    model = made("model", {"examples": examples}, **facts)
+    # Inputs of a repeated task are those in the manifest.
+    model = made("model", {"examples": examples}, inputs=["carrier"])
     event = described(made, replace(model, cached=True), model=made("other").to_dict())
     roles = {each["name"]: each["inputFacets"]["hops_role"] for each in event["inputs"]}
-    expected = {examples.uri: ("examples", True), statistics.uri: ("statistics", False)}
-    assert {f"file://{name}": (role["role"], role["recorded"]) for name, role in roles.items()} == expected
+    assert {f"file://{name}": role["role"] for name, role in roles.items()} == {examples.uri: "examples"}
     assert event["outputs"][0]["facets"]["hops_artifact"]["cached"] is True
     # A schema that a person has approved is an output beside the anomalies.
     approved = described(made, made("anomalies"), approved=made("schema"))["outputs"]

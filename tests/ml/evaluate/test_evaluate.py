@@ -173,6 +173,8 @@ def test_champion_is_scored_on_the_same_rows_and_decides(
     better = evaluate(flights_model, model_name=champion(guess, "guesses"))
     assert better.properties["blessed"] is True
     assert better.properties["champion"]["fingerprint"] == guess.fingerprint
+    inputs = shared_store.manifest(better.uri).inputs
+    assert [each.fingerprint for each in inputs["champion"]] == [guess.fingerprint]
     split = _report(shared_store, better)["splits"]["eval"]
     assert split["candidate"]["rows"] == split["champion"]["rows"]
     assert split["gain"]["difference"] == pytest.approx(split["candidate"]["auc"] - split["champion"]["auc"])
@@ -183,6 +185,7 @@ def test_champion_is_scored_on_the_same_rows_and_decides(
     same = evaluate(flights_model, model_name="learnt")
     assert same.properties["blessed"] is False
     assert same.properties["reasons"] == ["the model is the champion already (version 1)"]
+    assert shared_store.manifest(same.uri).inputs.keys() == {"model", "examples"}
 
 
 @pytest.mark.parametrize("properties", [{}, {"synchronized": "yes"}])

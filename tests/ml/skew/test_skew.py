@@ -118,6 +118,8 @@ def test_july_has_drifted_from_a_winter(
         "model": "flights", "version": 3, "statistics": flights_statistics.uri, "schema": flights_schema.uri,
         "fingerprint": shared_store.manifest(flights_statistics.uri).fingerprint,
     }  # fmt: skip
+    statistics = shared_store.manifest(artifact.uri).inputs["reference"]  # which the step looked up itself
+    assert [each.uri for each in statistics] == [flights_statistics.uri]
     assert artifact.properties["drifted"] == report["drifted"]
     assert artifact.properties["scores"]["temp"] == [temp["score"], 0.05]
     # The last flight of July is scheduled after midnight of August in UTC.

@@ -30,10 +30,9 @@ class HopsArtifactDatasetFacet(_OwnSchema, DatasetFacet):  # the provider's is s
 
 @define
 class HopsRoleInputDatasetFacet(_OwnSchema, InputDatasetFacet):
-    """Role of an input in the step; ``recorded`` is False if only a property of the output names it."""
+    """Role of an input in the step."""
 
     role: str
-    recorded: bool = True
 
 
 @define

@@ -102,7 +102,7 @@ def _links(task: HopsTask) -> Iterator[Link]:
 
 def _input(artifact: Artifact, link: Link) -> InputDataset:
     rows = total_rows(artifact.rows, artifact.properties)
-    facets: dict[str, Any] = {"hops_role": HopsRoleInputDatasetFacet(link.role, link.recorded)}
+    facets: dict[str, Any] = {"hops_role": HopsRoleInputDatasetFacet(link.role)}
     if rows is not None:
         facets["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rows.rows_out)
     return InputDataset(*dataset_name(artifact.uri), facets=_facets(artifact), inputFacets=facets)

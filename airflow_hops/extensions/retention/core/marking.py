@@ -217,10 +217,11 @@ class Marking:
                 size_bytes=sum(entry.size_bytes for entry in manifest.files),
                 reason=f"{self._older}, not in the newest {self._of.rule.keep_runs} runs, not needed",
                 # A model does not need the one that it continues from: all former champions would be retained.
+                # An evaluation's champion may be gone: its server had a copy.
                 inputs=frozenset(
                     each.uri
                     for role, group in manifest.inputs.items()
-                    if (role, manifest.kind) != (COMPARED, "model")
+                    if role != COMPARED or manifest.kind not in ("model", "evaluation")
                     for each in group
                 ),
                 references=frozenset(_addresses([manifest.properties, manifest.cache_key_parts])),

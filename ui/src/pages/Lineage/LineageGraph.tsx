@@ -83,7 +83,6 @@ export function LineageGraph({ lineage, selected, onSelect }: Props) {
                   fill="none"
                   stroke={onWay !== null && isOn ? "brand.solid" : "fg.subtle"}
                   strokeWidth={onWay !== null && isOn ? 2.5 : 1.4}
-                  strokeDasharray={edge.recorded ? undefined : "5 4"}
                   opacity={isOn ? 1 : 0.25}
                   markerEnd="url(#lineage-end)"
                 />

@@ -48,7 +48,7 @@ export function LineageList({ lineage }: { lineage: Lineage }) {
 }
 
 function Item({ branch }: { branch: Branch }) {
-  const { node, role, recorded, isRepeated, branches } = branch;
+  const { node, role, isRepeated, branches } = branch;
   const kind = kindOf(node);
   return (
     <chakra.li colorPalette={kind.palette} py={0.5}>
@@ -62,7 +62,6 @@ function Item({ branch }: { branch: Branch }) {
           <Text fontWeight="medium">{kind.label}</Text>
         )}
         {role && role !== node.kind && <Text color="fg.muted">as {role}</Text>}
-        {!recorded && <Text color="fg.muted">(by a property)</Text>}
         {node.served.map((mark) => (
           <ServedBadge key={`${mark.model} ${mark.version}`} mark={mark} />
         ))}

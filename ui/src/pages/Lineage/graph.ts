@@ -35,7 +35,6 @@ export function between(from: string, to: string, edges: readonly LineageEdge[])
 export interface Branch {
   node: Node;
   role: string | null;
-  recorded: boolean;
   isRepeated: boolean;
   branches: Branch[];
 }
@@ -55,7 +54,6 @@ export function treeOf(lineage: Lineage, back: boolean): Branch | null {
     return {
       node,
       role: edge?.role ?? null,
-      recorded: edge?.recorded ?? true,
       isRepeated,
       branches: next.flatMap((each) => grow(back ? each.source : each.target, each) ?? []),
     };

@@ -76,7 +76,7 @@ describe("ways", () => {
   });
 
   test("as a list, what was written out before is not written again", () => {
-    const edges = edgesOf("a>b a>c b>d c>d").map((edge) => ({ ...edge, role: "input", recorded: true }));
+    const edges = edgesOf("a>b a>c b>d c>d").map((edge) => ({ ...edge, role: "input" }));
     const lineage = { focus: "d", nodes: ["a", "b", "c", "d"].map((id) => ({ id })), edges } as unknown as Lineage;
     const written = (branch: ReturnType<typeof treeOf>): unknown =>
       branch && [branch.node.id + (branch.isRepeated ? " again" : ""), ...branch.branches.map(written)];
