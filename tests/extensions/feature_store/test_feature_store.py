@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from step_runner import warm_launcher_in
 from waiting import wait_for
 
 from airflow_hops.core.errors import StepFailed
-from airflow_hops.extensions.feature_store.core.stored_features import StoredFeatures
-from airflow_hops.extensions.feature_store.serving.online_store import ViewLookup, entity_key, open_online_store
+from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature, StoredFeatures
+from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named
 from airflow_hops.runner.environments.runtime import pins_file
@@ -45,7 +45,7 @@ def feast_runtime(runtime: Path) -> Path:
     from airflow_hops.cli.runtime import find_uv
 
     make_named(
-        runtime, "test-features", ["feast[redis,duckdb]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None
+        runtime, "test-features", ["feast[duckdb,grpcio]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None
     )
     return runtime.with_name(f"{runtime.name}-test-features")
 
@@ -113,6 +113,40 @@ def step(run_step: Any, feast_launcher: Any, repository: Path) -> Callable[..., 
     run.steps = run_step  # type: ignore[attr-defined]
     run.repository = repository  # type: ignore[attr-defined]
     return run
+
+
+@dataclass
+class Feast:
+    """Feast's feature server for the repository of a test."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def feast(step: Any, feast_runtime: Path, request: pytest.FixtureRequest) -> Callable[[], Feast]:
+    """Starts Feast's feature server, after the definitions are applied."""
+
+    def start() -> Feast:
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            address = f"127.0.0.1:{holder.getsockname()[1]}"
+        command = [feast_runtime / "bin" / "feast", "listen", "-a", address]
+        server = Feast(subprocess.Popen(command, cwd=step.repository), address)
+        request.addfinalizer(server.stop)
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(address.split(":"), 1):  # type: ignore[arg-type]
+                return True
+            return False
+
+        wait_for(answers, "Feast's feature server")
+        return server
+
+    return start
 
 
 def examples(step: Any, rows: pd.DataFrame) -> Any:
@@ -500,7 +534,7 @@ view = FeatureView(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repository", ["dask"], indirect=True)
-def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
+def test_view_without_entities_and_with_times_and_repeated_rows(step: Any, feast: Any) -> None:
     times = [START - HOUR, START, START + HOUR, START + HOUR]
     seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in times[1:])], "Int64")
     rates = pd.DataFrame({"rate": np.float32([0, 1.5, 2.5, 2.5]), "at": times, "seen": seen})
@@ -510,17 +544,16 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     step("apply_features", "feature_definitions")
     window = {"window_start": (START - HOUR).isoformat(), "window_end": (START + 9 * HOUR).isoformat()}
     step("materialize", "materialization", views=["world"], **window)
-    ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
-        [ViewLookup("world", ("rate", "seen"), (entity_key({}),))]
-    )
-    assert stored is not None and stored.values == {"rate": 2.5, "seen": START.timestamp()}
+    origins = [StoredFeature("world", "rate", "Float32"), StoredFeature("world", "seen", "UnixTimestamp")]
+    stored = FeatureServer(feast().address, 30).read(origins, {}, 2)
+    assert [[each.value for each in values] for values in stored] == [[2.5, 2.5], [START.timestamp()] * 2]
     labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
     dataset = step("training_dataset", "examples", labelled, features=["world:rate", "world:seen"])
     assert set(table_of(step, dataset)["seen"]) == {START.timestamp() - 3600}
 
 
 @pytest.mark.slow
-def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_pushed_value_is_online(step: Any, feast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     step("apply_features", "feature_definitions")
     late = START + 300 * HOUR
@@ -532,12 +565,12 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     def push(rows: pd.DataFrame, source: str) -> Any:
         return step("push_features", "feature_push", {"rows": examples(step, rows)}, push_source=source, to="online")
 
+    server = FeatureServer(feast().address, 30)
+    origin = StoredFeature("carrier_delays", "flights", "Int64", {"carrier_id": "carrier"}, {"carrier_id": "INT64"})
+
     def stored() -> list[tuple[float, Any]]:
-        keys = tuple(entity_key({"carrier_id": ("INT64", carrier)}) for carrier in (1, 2))
-        [values] = open_online_store(sqlite_place(step), "flights", 1.0).read(
-            [ViewLookup("carrier_delays", ("flights",), keys)]
-        )
-        return [(each.event_s, each.values["flights"]) for each in values]
+        [values] = server.read([origin], {"carrier": np.array([1, 2])}, 2)
+        return [(each.event_s, each.value) for each in values]
 
     pushed = push(rows, "delays_push")
     assert pushed.properties["views"] == ["carrier_delays"]
@@ -665,8 +698,8 @@ def served(
     """Deploys a model whose features are looked up, on a server of the test's own."""
     server = ConnectedServer(runtime_python, tmp_path / "server")
 
-    def start(online_store: str, dataset: Any, **lookup_options: Any) -> ConnectedServer:
-        server.flags |= {"online_store": online_store, "capture_roll_seconds": 0.2}
+    def start(feature_server: str, dataset: Any, **lookup_options: Any) -> ConnectedServer:
+        server.flags |= {"feature_server": feature_server, "capture_roll_seconds": 0.2}
         server.start().wait_until_ready()
         request.addfinalizer(server.stop)
         deploy(server, dataset, **lookup_options)
@@ -686,47 +719,18 @@ def dataset_of(step: Any, *features: str) -> Any:
     return step("training_dataset", "examples", {"examples": examples(step, flights(30))}, features=features)
 
 
-def sqlite_place(step: Any) -> str:
-    return f"sqlite://{step.repository.parent / 'features' / 'online.db'}"
-
-
 def newest(step: Any, file: str, key: str) -> pd.DataFrame:
     history = pd.read_parquet(step.repository.parent / "features" / file)
     return history.sort_values("at").groupby(key).last()
 
 
-def redis_place(step: Any, request: pytest.FixtureRequest) -> tuple[str, subprocess.Popen[bytes]]:
-    """Starts a Redis, and makes it the repository's online store; returns its URL and process."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("there is no redis-server in PATH; apt-get install redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    process = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""])
-    request.addfinalizer(lambda: (process.kill(), process.wait()))
-
-    def answers() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return True
-        return False
-
-    wait_for(answers, "Redis")
-    file = step.repository / "feature_store.yaml"
-    text = file.read_text()
-    end = text.index("entity_key")
-    store = f"online_store:\n  type: redis\n  connection_string: 127.0.0.1:{port}\n"
-    file.write_text(text[: text.index("online_store")] + store + text[end:])
-    return f"redis://127.0.0.1:{port}/0", process
-
-
 @pytest.mark.server
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
-    step: Any, served: Any, kind: str, request: pytest.FixtureRequest
+    step: Any, served: Any, feast: Any
 ) -> None:
-    place, redis = redis_place(step, request) if kind == "redis" else (sqlite_place(step), None)
     dataset = materialized(step)
-    server = served(place, dataset, max_age_s=1e9, defaults={"flights": 7})
+    lookups = feast()
+    server = served(lookups.address, dataset, max_age_s=1e9, defaults={"flights": 7})
     rows = [{"carrier_id": number, "airport_id": "JFK", "distance": float(number)} for number in (0, 3, 3, 99)]
     status, answer = server.call("/v1/models/delays:predict", {"instances": rows})
     assert status == 200, answer
@@ -754,16 +758,13 @@ def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
     times = [int(time.timestamp()) for time in delays["at"][[0, 3, 3]]]
     assert list(captured["input.flights__value_time"]) == [*times, 0]
 
-    if redis is None:
-        return
-    redis.kill()
-    redis.wait()
+    lookups.stop()
     row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
     status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
-    assert (status, "online store" in str(answer)) == (503, True)
-    lookups = server.base_path / "delays" / "1" / "lookup.json"
-    file = json.loads(lookups.read_text())
-    lookups.write_text(json.dumps({**file, "description": {**file["description"], "default_if_down": True}}))
+    assert (status, "feature server" in str(answer)) == (503, True)
+    description = server.base_path / "delays" / "1" / "lookup.json"
+    file = json.loads(description.read_text())
+    description.write_text(json.dumps({**file, "description": {**file["description"], "default_if_down": True}}))
     server.stop()
     server.start().wait_until_ready()
     status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
@@ -773,12 +774,12 @@ def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
 @pytest.mark.server
 @pytest.mark.scheduled(part="campaigns")
 def test_canary_with_other_keys_than_the_champion_is_refused(
-    step: Any, served: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
+    step: Any, served: Any, feast: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
 ) -> None:
     dataset = materialized(step)
     options = {"max_age_s": 1e9, "defaults": {"flights": 7}}
     first = feature_model(step, warm_launcher)
-    server = served(sqlite_place(step), dataset, model=first, **options)
+    server = served(feast().address, dataset, model=first, **options)
 
     def refused(message: str, dataset: Any, *inputs: str) -> None:
         with pytest.raises(StepFailed, match=message) as failure:
@@ -831,7 +832,7 @@ runpy.run_module("airflow_hops.serving", run_name="__main__")
 @pytest.mark.server
 @pytest.mark.scheduled(part="campaigns")
 def test_gateway_passes_keys_to_servers_with_lookups(
-    step: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
+    step: Any, feast: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     dataset = materialized(step)
 
@@ -844,7 +845,7 @@ def test_gateway_passes_keys_to_servers_with_lookups(
         return server.start().wait_until_ready()
 
     upstream = Upstream(runtime_python, tmp_path / "upstream")
-    upstream.flags["online_store"] = sqlite_place(step)
+    upstream.flags["feature_server"] = feast().address
     gateway = gateway_to(upstream)
     deploy(gateway, dataset, max_age_s=1e9, defaults={"flights": 7})
     row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}

@@ -146,11 +146,6 @@ class StoredFeature(JsonFields):
     key_types: Mapping[str, str] = field(default_factory=dict)
     ttl_s: float | None = None
 
-    @property
-    def group(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Returns the view and the columns of its keys; features that share both are joined and looked up together."""
-        return self.view, tuple(sorted(self.keys.items()))
-
 
 @dataclass(frozen=True)
 class StoredFeatures(JsonFields):
@@ -178,8 +173,8 @@ class OnlineFeatures(JsonFields):
         columns: Origin by input.
         defaults: Values for entities without one, by input; without a default, floats are NaN, and strings empty.
         max_age_s: Age in seconds up to which values are used; None for the view's time to live.
-        timeout_s: Time for the online store's answer.
-        default_if_down: Whether defaults are used if the online store does not answer; otherwise the request fails.
+        timeout_s: Time for the feature server's answer.
+        default_if_down: Whether defaults are used if the feature server does not answer; otherwise the request fails.
     """
 
     project: str

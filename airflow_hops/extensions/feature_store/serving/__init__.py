@@ -1,1 +1,1 @@
-"""Look-ups of features in the online store, for a served model."""
+"""Look-ups of features at a feature server, for a served model."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,24 +18,21 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
     StoredFeature,
     value_time_input,
 )
-from airflow_hops.extensions.feature_store.serving.online_store import (
+from airflow_hops.extensions.feature_store.serving.feature_server import (
     KEY_TENSORS,
-    EntityValues,
+    FeatureServer,
+    FeatureServerError,
     LookupLimit,
-    OnlineStore,
-    OnlineStoreError,
-    ViewLookup,
-    entity_key,
+    StoredValue,
 )
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.local import count_rows, decode_input
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving.models.signature_defs import fill_info
 
-# A request: check keys, serialize the distinct ones of each view, one read for all views, one value per key, copy to
-# rows, call the inner version. Captured are the keys, the features and the times of the values: with them, the skew
-# monitor can compare what was served with the source. A damaged or missing value without a default fails
-# the request; nothing is guessed.
+# A request: check keys, ask the feature server, check the values, call the inner version. Captured are the keys, the
+# features and the times of the values: with them, the skew monitor can compare what was served with the source. A value
+# of another type, or a missing one without a default, fails the request; nothing is guessed.
 
 _INTEGERS = (int, bool)
 _VALUE_TYPES = {"O": (bytes, str), "b": (bool,), "i": _INTEGERS, "u": _INTEGERS, "f": (float, *_INTEGERS)}
@@ -61,7 +57,7 @@ class LookupServable(Servable):
     Args:
         inner: The version that takes all features.
         features: The features and their origins.
-        store: The online store.
+        server: The feature server.
         limit: Bounds look-ups that run at once; None to create one for this version.
 
     Raises:
@@ -69,13 +65,11 @@ class LookupServable(Servable):
     """
 
     def __init__(
-        self, inner: Servable, features: OnlineFeatures, store: OnlineStore, limit: LookupLimit | None = None
+        self, inner: Servable, features: OnlineFeatures, server: FeatureServer, limit: LookupLimit | None = None
     ) -> None:
         definitions = SignatureDefMap.FromString(inner.signature_defs)
-        columns = _columns(inner, features)
-        self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
-        for column in columns:
-            self._groups.setdefault(column.origin.group, []).append(column)
+        self._columns = _columns(inner, features)
+        for column in self._columns:
             if (default := features.defaults.get(column.name)) is not None:
                 try:
                     _check_value(column, default)
@@ -87,19 +81,19 @@ class LookupServable(Servable):
             if name != "serving_default":
                 del definitions.signature_def[name]  # they take serialized examples, which hold all features
         signature = definitions.signature_def["serving_default"]
-        for column in columns:
+        for column in self._columns:
             del signature.inputs[column.name]
         for name in self._added:
             fill_info(signature.inputs[name], name, KEY_TENSORS[self.keys[name]], (-1,))
         super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
         self.max_rows = inner.max_rows
-        self._inner, self._features, self._store, self._limit = inner, features, store, limit or LookupLimit()
+        self._inner, self._features, self._server, self._limit = inner, features, server, limit or LookupLimit()
 
     def answer(self, call: Call) -> Reply:
         """Looks the features up, and calls the version.
 
         Raises:
-            ServingError: the request has other inputs, the online store does not answer, or a value is missing or of
+            ServingError: the request has other inputs, the feature server does not answer, or a value is missing or of
                 another type.
         """
         if call.method is not Method.PREDICT:
@@ -121,8 +115,8 @@ class LookupServable(Servable):
             raise invalid_argument(f"keys differ in length: { {name: len(values) for name, values in keys.items()} }")
         try:
             arrays, times = self._look_up(keys, rows)
-        except struct.error as error:
-            raise invalid_argument(f"a key of the request is beyond its type INT32: {error}") from error
+        except ValueError as error:
+            raise invalid_argument(f"a key of the request cannot be looked up: {error}") from error
         for name, array in arrays.items():
             tensors.fill_proto(request.inputs[name], array)
         captured = PredictRequest()
@@ -152,54 +146,41 @@ class LookupServable(Servable):
         self, keys: Mapping[str, np.ndarray], rows: int
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Returns the value and the time of the value, 0 for a default, of each column."""
-        lookups, positions = [], []
-        for (view, columns_by_key), columns in self._groups.items():
-            kinds = columns[0].origin.key_types  # of this view: in another one, the same key may be a wider integer
-            serialized = [
-                entity_key({key: (kinds[key], keys[name][row]) for key, name in columns_by_key}) for row in range(rows)
-            ]
-            distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
-            positions.append([distinct[key] for key in serialized])
-            lookups.append(ViewLookup(view, tuple(column.origin.feature for column in columns), tuple(distinct)))
+        results = [[StoredValue(None, 0)] * rows for _ in self._columns]
         try:
             with self._limit.slot():
-                results = self._store.read(lookups)
-        except OnlineStoreError as error:
+                if rows:
+                    results = self._server.read([column.origin for column in self._columns], keys, rows)
+        except FeatureServerError as error:
             if not self._features.default_if_down:
-                raise ServingError(grpc.StatusCode.UNAVAILABLE, f"online store: {error}") from error
-            results = [[None] * len(lookup.keys) for lookup in lookups]
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, f"feature server: {error}") from error
         now_s = time.time()
         arrays, times = {}, {}
-        for columns, result, numbers in zip(self._groups.values(), results, positions, strict=True):
-            for column in columns:
-                by_key = []
-                for number, stored in enumerate(result):
-                    try:
-                        by_key.append(self._value(column, stored, now_s))
-                    except ValueError as error:
-                        row = numbers.index(number)
-                        key = {name: keys[name].item(row) for name in column.origin.keys.values()}
-                        raise ServingError(
-                            grpc.StatusCode.DATA_LOSS,
-                            f"online store: {column.origin.view}:{column.origin.feature} of the key {key} {error}",
-                        ) from error
-                values = [by_key[number] for number in numbers]
-                arrays[column.name] = _array(column, [value for value, _ in values])
-                times[column.name] = np.array([moment for _, moment in values], np.int64)
+        for column, result in zip(self._columns, results, strict=True):
+            values = []
+            for row, stored in enumerate(result):
+                try:
+                    values.append(self._value(column, stored, now_s))
+                except ValueError as error:
+                    key = {name: keys[name].item(row) for name in column.origin.keys.values()}
+                    raise ServingError(
+                        grpc.StatusCode.DATA_LOSS,
+                        f"online store: {column.origin.view}:{column.origin.feature} of the key {key} {error}",
+                    ) from error
+            arrays[column.name] = _array(column, [value for value, _ in values])
+            times[column.name] = np.array([moment for _, moment in values], np.int64)
         return arrays, times
 
-    def _value(self, column: _Column, stored: EntityValues | None, now_s: float) -> tuple[Any, int]:
+    def _value(self, column: _Column, stored: StoredValue, now_s: float) -> tuple[Any, int]:
         """Returns a value and its time; the default and 0 if there is none, or it is too old.
 
         Raises:
             ValueError: the model does not take the value.
         """
         limit_s = self._features.max_age_s or column.origin.ttl_s
-        if stored is not None and (limit_s is None or now_s - stored.event_s <= limit_s):
-            value = stored.values.get(column.origin.feature)
-            if value is not None:
-                _check_value(column, value)
-                return value, int(stored.event_s)
+        if stored.value is not None and (limit_s is None or now_s - stored.event_s <= limit_s):
+            _check_value(column, stored.value)
+            return stored.value, int(stored.event_s)
         default = self._features.defaults.get(column.name)
         if default is not None:
             return default, 0
@@ -214,6 +195,7 @@ class LookupServable(Servable):
 
     def _free(self) -> None:
         self._inner.close()
+        self._server.close()
 
 
 def _columns(inner: Servable, features: OnlineFeatures) -> list[_Column]:

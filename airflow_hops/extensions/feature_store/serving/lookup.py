@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +14,8 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeatures
-from airflow_hops.extensions.feature_store.serving.online_store import KEY_TENSORS, LookupLimit, open_online_store
-from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.extensions.feature_store.serving.feature_server import KEY_TENSORS, FeatureServer, LookupLimit
+from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.models.lookups import Lookup, OpenLookup, RequestKeys
 from airflow_hops.serving.models.servable import Servable
@@ -21,26 +23,32 @@ from airflow_hops.serving.models.servable import Servable
 _OPTIONS = {"defaults", "max_age_s", "timeout_s", "default_if_down"}
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"([^:/\s]+|\[[^/\s]+\]):\d+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"value is {text!r}; expected host:port of 'feast listen', which reads the online store"
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class FeatureFlags:
     """Feature store."""
 
-    online_store: str = flag(
-        "",
-        "Feast's online store, from which models get features: redis://host:port/0, rediss://..., "
-        "sqlite:///absolute/path, or a file that holds such a URL, as one with a password should",
+    feature_server: str = flag(
+        "", "host:port of Feast's gRPC feature server (feast listen), from which models get features", _address
     )
 
 
 class FeatureLookup(Lookup):
-    """Looks features up in an online store; its description is an :class:`OnlineFeatures`."""
+    """Looks features up at a feature server; its description is an :class:`OnlineFeatures`."""
 
     flags = FeatureFlags
 
     def check(self, flags: Flags) -> str:
         """Returns why the flags cannot go together."""
-        if flags.of(FeatureFlags).online_store and flags.models_flag:
-            return f"--online_store is set with --{flags.models_flag}; the servers behind this one look features up"
+        if flags.of(FeatureFlags).feature_server and flags.models_flag:
+            return f"--feature_server is set with --{flags.models_flag}; the servers behind this one look features up"
         return ""
 
     def describe(self, data: Artifact, model: Artifact, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -89,23 +97,20 @@ class FeatureLookup(Lookup):
         """Returns the function that opens versions; look-ups take half of the threads at most."""
         from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
 
-        place = flags.of(FeatureFlags).online_store
+        address = flags.of(FeatureFlags).feature_server
         threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
         limit = LookupLimit(max(1, threads // 2))
 
         def open_version(servable: Servable, description: Mapping[str, object]) -> Servable:
-            if not place:
+            if not address:
                 raise ServingError(
                     grpc.StatusCode.FAILED_PRECONDITION,
-                    "the model's features are in a feature store; start the server with --online_store",
+                    "the model's features are in a feature store; start the server with --feature_server",
                 )
             try:
                 features = OnlineFeatures.from_dict(description)
-                store = open_online_store(place, features.project, features.timeout_s)
             except TypeError as error:
                 raise invalid_argument(str(error)) from error
-            except StartError as error:
-                raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
-            return LookupServable(servable, features, store, limit)
+            return LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
 
         return open_version

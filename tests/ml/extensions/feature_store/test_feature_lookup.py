@@ -7,15 +7,14 @@ import json
 import re
 import shutil
 import socket
-import sqlite3
-import struct
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,11 +23,11 @@ from echo_models import write_function
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse, load_messages
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeature, StoredFeatures
 from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
+from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer, LookupLimit
 from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags
-from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, entity_key, open_online_store
 from airflow_hops.ml.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
@@ -79,41 +78,73 @@ def scalars(folder: Path) -> Servable:
     return open_echo(folder, "scalars", **{name: tf.TensorSpec([None], kind) for name, kind in types.items()})
 
 
+MESSAGES = load_messages("airflow_hops.extensions.feature_store.serving")
+Value = MESSAGES["Value"]
+
+
+class Feast:
+    """Answers as Feast's gRPC feature server does, with values by view, feature and key."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str, Any], Any] = {}
+        self.event_s = 10**10
+        handler = grpc.unary_unary_rpc_method_handler(
+            self.answer,
+            MESSAGES["GetOnlineFeaturesRequest"].FromString,
+            MESSAGES["GetOnlineFeaturesResponse"].SerializeToString,
+        )
+        self.server = grpc.server(futures.ThreadPoolExecutor(2))
+        handlers = grpc.method_handlers_generic_handler("GrpcFeatureServer", {"GetOnlineFeatures": handler})
+        self.server.add_generic_rpc_handlers((handlers,))
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def answer(self, request: Any, context: object) -> Any:
+        response = MESSAGES["GetOnlineFeaturesResponse"]()
+        columns = [request.entities[name].val for name in sorted(request.entities)]
+        keys = [tuple(getattr(value, value.WhichOneof("val")) for value in row) for row in zip(*columns, strict=True)]
+        for reference in request.features.val:
+            view, _, feature = reference.partition(":")
+            response.metadata.feature_names.val.append(f"{view}__{feature}")
+            vector = response.results.add()
+            for key in keys:
+                stored = self.values.get((view, feature, key[0] if len(key) == 1 else key))
+                vector.values.add().CopyFrom(stored or Value())
+                vector.event_timestamps.add(seconds=self.event_s if stored is not None else 0)
+        return response
+
+
+@pytest.fixture
+def feast() -> Iterator[Feast]:
+    server = Feast()
+    yield server
+    server.server.stop(0)
+
+
 def looking_up(
     folder: Path,
+    feast: Feast,
     width: int | None = 3,
     version: Servable | None = None,
     defaults: dict[str, Any] | None = None,
     **origins: StoredFeature,
 ) -> LookupServable:
-    """Returns the version with look-ups in a store without values."""
+    """Returns the version with look-ups at a feature server."""
     version = version or opened(folder, width)
-    with sqlite3.connect(folder / "online.db") as connection:  # as Feast makes it
-        connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
-    store = open_online_store(f"sqlite://{folder}/online.db", "shop", 1.0)
-    return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}, defaults or {}), store)
+    features = OnlineFeatures("shop", origins or {"vector": ORIGIN}, defaults or {})
+    return LookupServable(version, features, FeatureServer(feast.address, 5.0))
 
 
-def put(folder: Path, feature: str, value: bytes, time: Any = 1e10, *, id: int = 7) -> None:
-    with sqlite3.connect(folder / "online.db") as connection:
-        row = (entity_key({"id": ("INT32", id)}), feature, value, time)
-        connection.execute("insert into shop_view values (?, ?, ?, ?)", row)
-
-
-INT32, INT64 = b"\x18\x07", b"\x20\x81\x80\x80\x80\x10"
-DOUBLE, STRING = b"\x29" + struct.pack("<d", 1.9), b"\x12\x01a"
-"""Feast's values of these types: 7, 2 ** 32 + 1, 1.9 and a."""
-VECTOR, CODES = b"\x82\x01\x0a\x0a\x08" + struct.pack("<ff", 1, 2), b"\x72\x03\x0a\x01\x05"
+INT32, STRING = Value(int32_val=7), Value(string_val="a")
+VECTOR = Value(float_list_val={"val": [1, 2]})
 
 
 class TestContract(ServerPartContract):
     name = "feature_store"
 
     @pytest.fixture
-    def arguments(self, tmp_path: Path) -> list[str]:
-        with sqlite3.connect(tmp_path / "online.db") as connection:  # as Feast makes it
-            connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
-        return [f"--online_store=sqlite://{tmp_path}/online.db"]
+    def arguments(self, feast: Feast) -> list[str]:
+        return [f"--feature_server={feast.address}"]
 
     def test_a_description_opens_a_version_that_takes_keys(
         self, part: ServerPart, flags: Flags, tmp_path: Path
@@ -153,73 +184,101 @@ def request(**keys: list[Any]) -> Call:
 @pytest.mark.parametrize(
     ("feature", "value", "message"),
     [
-        ("count", DOUBLE, "is 1.9; the model takes int32"),
-        ("count", INT64, "is 4294967297; the model takes int32"),
+        ("count", Value(double_val=1.9), "is 1.9; the model takes int32"),
+        ("count", Value(int64_val=2**32 + 1), "is 4294967297; the model takes int32"),
         ("count", STRING, "is 'a'; the model takes int32"),
         ("count", VECTOR, "is [1.0, 2.0]; the model takes one value"),
-        ("count", CODES, "cannot be read: a value of a type that no model takes"),
-        ("count", b"\x12\x09a", "cannot be read: "),
+        (
+            "count",
+            Value.FromString(b"\x72\x03\x0a\x01\x05"),
+            "cannot be read: a value of a type that no model takes",
+        ),
         ("rate", STRING, "is 'a'; the model takes float"),
-        ("rate", b"\x29" + struct.pack("<d", 1e300), "is 1e+300; the model takes float"),
-        ("rate", b"\x20" + b"\x81" + b"\x80" * 6 + b"\x10", "is 9007199254740993; the model takes float"),
+        ("rate", Value(double_val=1e300), "is 1e+300; the model takes float"),
+        ("rate", Value(int64_val=2**53 + 1), "is 9007199254740993; the model takes float"),
         ("name", INT32, "is 7; the model takes string"),
     ],
 )
-def test_stored_value_of_another_type_is_refused(tmp_path: Path, feature: str, value: bytes, message: str) -> None:
+def test_stored_value_of_another_type_is_refused(
+    tmp_path: Path, feast: Feast, feature: str, value: Any, message: str
+) -> None:
     origins = {name: replace(ORIGIN, feature=name) for name in ("count", "rate", "name")}
-    servable = looking_up(tmp_path, version=scalars(tmp_path), **origins)
-    stored = {"count": INT32, "rate": INT32, "name": STRING}
-    for name, content in {**stored, feature: value}.items():
-        put(tmp_path, name, content)
+    servable = looking_up(tmp_path, feast, version=scalars(tmp_path), **origins)
+    for name, stored in {"count": INT32, "rate": INT32, "name": STRING, feature: value}.items():
+        feast.values["view", name, 7] = stored
     with pytest.raises(ServingError, match=re.escape(f"online store: view:{feature} of the key {{'id': 7}} {message}")):
         servable.answer(request(id=[7]))
 
 
-def test_compatible_stored_values_are_accepted(tmp_path: Path) -> None:
+def test_compatible_stored_values_are_accepted(tmp_path: Path, feast: Feast) -> None:
     origins = {name: replace(ORIGIN, feature=name) for name in ("count", "rate", "name")}
-    servable = looking_up(tmp_path, version=scalars(tmp_path), defaults={"count": 3}, **origins)
-    put(tmp_path, "count", b"\x40" + b"\x80" * 9 + b"\x01")  # Feast's null of the type UnixTimestamp
-    put(tmp_path, "rate", INT32)
-    put(tmp_path, "name", b"\x98\x01\x00")  # a null that is written
+    servable = looking_up(tmp_path, feast, version=scalars(tmp_path), defaults={"count": 3}, **origins)
+    feast.values |= {
+        ("view", "count", 7): Value(unix_timestamp_val=-(2**63)),  # Feast's null of the type
+        ("view", "rate", 7): INT32,
+        ("view", "name", 7): Value(null_val=0),
+    }
     outputs = PredictResponse.FromString(servable.answer(request(id=[7, 8])).message).outputs
     count, rate, name = (tensors.from_proto(outputs[key]).tolist() for key in ("count", "rate", "name"))
     assert (count, rate[0], np.isnan(rate[1]), name) == ([3, 3], 7, True, [b"", b""])
     assert not servable.answer(request(id=[])).rows
 
 
-def test_views_may_have_a_key_as_integers_of_other_widths(tmp_path: Path) -> None:
+def test_views_may_have_a_key_as_integers_of_other_widths(tmp_path: Path, feast: Feast) -> None:
     origins = {name: replace(ORIGIN, feature=name) for name in ("count", "name")}
     wider = StoredFeature("wide", "rate", "Float32", {"id": "id"}, {"id": "INT64"})
-    servable = looking_up(tmp_path, version=scalars(tmp_path), defaults={"count": 3}, rate=wider, **origins)
-    put(tmp_path, "count", INT32)
-    with sqlite3.connect(tmp_path / "online.db") as connection:
-        connection.execute("create table shop_wide as select * from shop_view where false")
-        row = (entity_key({"id": ("INT64", 7)}), "rate", DOUBLE, 1e10)
-        connection.execute("insert into shop_wide values (?, ?, ?, ?)", row)
+    servable = looking_up(tmp_path, feast, version=scalars(tmp_path), defaults={"count": 3}, rate=wider, **origins)
+    feast.values |= {("view", "count", 7): INT32, ("wide", "rate", 7): Value(double_val=1.9)}
     outputs = PredictResponse.FromString(servable.answer(request(id=[7])).message).outputs
     seen = {key: tensors.from_proto(outputs[key]).tolist() for key in ("count", "rate")}
     assert seen == {"count": [7], "rate": [pytest.approx(1.9)]}
 
 
-def test_vectors_of_another_width_are_refused(tmp_path: Path) -> None:
-    origin = replace(ORIGIN, feature="vector")
-    of_three, of_any = looking_up(tmp_path / "3", vector=origin), looking_up(tmp_path / "any", None, vector=origin)
-    for folder in ("3", "any"):
-        put(tmp_path / folder, "vector", VECTOR)
+def test_a_view_is_looked_up_by_several_columns(tmp_path: Path, feast: Feast) -> None:
+    by_two = {
+        name: StoredFeature("view", "count", "Int32", {"id": key}, {"id": "STRING"})
+        for name, key in (("count", "from"), ("rate", "to"), ("name", "to"))
+    }
+    by_two["name"] = replace(by_two["name"], feature="name")
+    servable = looking_up(tmp_path, feast, version=scalars(tmp_path), **by_two)
+    feast.values |= {("view", "count", "é"): INT32, ("view", "count", "b"): Value(int32_val=8)}
+    message = PredictRequest()
+    for name, values in (("from", ["é", "b"]), ("to", ["b", "é"])):
+        tensors.fill_proto(message.inputs[name], np.array(values))
+    outputs = PredictResponse.FromString(servable.answer(Call(Method.PREDICT, message.SerializeToString())).message)
+    seen = [tensors.from_proto(outputs.outputs[name]).tolist() for name in by_two]
+    assert seen == [[7, 8], [8, 7], [b"", b""]]
+
+
+def test_vectors_of_another_width_are_refused(tmp_path: Path, feast: Feast) -> None:
+    of_three, of_any = looking_up(tmp_path / "3", feast), looking_up(tmp_path / "any", feast, None)
+    feast.values |= {("view", "vector", 7): VECTOR, ("view", "vector", 8): Value(float_list_val={"val": [1]})}
     with pytest.raises(ServingError, match=r"is \[1.0, 2.0\]; the model takes a vector of 3 values"):
         of_three.answer(request(id=[7]))
-    put(tmp_path / "any", "vector", b"\x82\x01\x06\x0a\x04" + struct.pack("<f", 1), id=8)
     with pytest.raises(ServingError, match=r"has vectors of \[1, 2\] values for the keys of the request"):
         of_any.answer(request(id=[7, 8]))
-    put(tmp_path / "3", "vector", VECTOR, "yesterday")
-    with pytest.raises(ServingError, match="cannot be read: its time: could not convert string"):
-        of_three.answer(request(id=[7]))
 
 
-def test_defaults_of_another_type_are_refused(tmp_path: Path) -> None:
+def test_defaults_of_another_type_are_refused(tmp_path: Path, feast: Feast) -> None:
     for name, default in (("count", 1.9), ("rate", [1.0]), ("name", 1)):
+        version = scalars(tmp_path / name)
         with pytest.raises(ServingError, match=f"the default of '{name}' is "):
-            looking_up(tmp_path / name, version=scalars(tmp_path / name), defaults={name: default}, **{name: ORIGIN})
+            looking_up(tmp_path / name, feast, version=version, defaults={name: default}, **{name: ORIGIN})
+
+
+def test_feature_server_that_is_down_or_fails_is_reported(tmp_path: Path, feast: Feast) -> None:
+    servable = looking_up(tmp_path, feast)
+    feast.values["view", "vector", 7] = object()
+    with pytest.raises(ServingError, match=rf"feature server: {feast.address}: UNKNOWN: Exception calling") as failure:
+        servable.answer(request(id=[7]))
+    assert failure.value.http_status == 503
+    feast.server.stop(0).wait()
+    with pytest.raises(ServingError, match=rf"feature server: {feast.address}: UNAVAILABLE: "):
+        servable.answer(request(id=[7]))
+    features = OnlineFeatures("shop", {"vector": ORIGIN}, {"vector": [1.0, 2, 3]}, default_if_down=True)
+    with_defaults = LookupServable(opened(tmp_path), features, FeatureServer(feast.address, 5.0))
+    outputs = PredictResponse.FromString(with_defaults.answer(request(id=[7])).message).outputs
+    assert tensors.from_proto(outputs["seen"]).tolist() == [[1, 2, 3]]
 
 
 class Silent:
@@ -228,7 +287,7 @@ class Silent:
     def __init__(self, byte: bytes, until: threading.Event) -> None:
         self._byte, self._until = byte, until
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._socket.getsockname()[1]}/0"
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.connected = threading.Event()
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -248,10 +307,10 @@ def ends() -> Iterator[threading.Event]:
 
 
 def test_lookup_ends_at_its_timeout(tmp_path: Path, ends: threading.Event) -> None:
-    store = open_online_store(Silent(b"+", ends).url, "shop", 0.2)
-    servable = LookupServable(opened(tmp_path), OnlineFeatures("shop", {"vector": ORIGIN}), store)
+    server = FeatureServer(Silent(b"+", ends).address, 0.2)
+    servable = LookupServable(opened(tmp_path), OnlineFeatures("shop", {"vector": ORIGIN}), server)
     threading.Timer(20, ends.set).start()
-    with pytest.raises(ServingError, match="online store: ") as failure:
+    with pytest.raises(ServingError, match="feature server: ") as failure:
         servable.answer(request(id=[7]))
     assert failure.value.http_status == 503
     assert not ends.is_set()
@@ -259,35 +318,38 @@ def test_lookup_ends_at_its_timeout(tmp_path: Path, ends: threading.Event) -> No
 
 def test_slow_lookups_do_not_block_other_models(tmp_path: Path, ends: threading.Event) -> None:
     server = Silent(b"", ends)
-    store = open_online_store(server.url, "shop", 60)
     features = OnlineFeatures("shop", {"vector": ORIGIN})
-    servable = LookupServable(opened(tmp_path), features, store, LookupLimit(1))
-    with ThreadPoolExecutor() as threads:
+    servable = LookupServable(opened(tmp_path), features, FeatureServer(server.address, 60), LookupLimit(1))
+    with futures.ThreadPoolExecutor() as threads:
         first = threads.submit(servable.answer, request(id=[7]))
         assert server.connected.wait(60)
         with pytest.raises(ServingError, match="1 look-ups are already waiting for its answer"):
             servable.answer(request(id=[7]))
         assert not first.done()
         ends.set()
-        with pytest.raises(ServingError, match="online store: "):
+        with pytest.raises(ServingError, match="feature server: "):
             first.result()
 
 
-def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path) -> None:
-    reply = looking_up(tmp_path).answer(request(id=[-1, 3]))
+def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path, feast: Feast) -> None:
+    reply = looking_up(tmp_path, feast).answer(request(id=[-1, 3]))
     seen = tensors.from_proto(PredictResponse.FromString(reply.message).outputs["seen"])
     assert seen.shape == (2, 3) and np.isnan(seen).all()
 
 
-def test_requests_with_invalid_keys_are_refused(tmp_path: Path) -> None:
-    by_two = looking_up(tmp_path / "two", vector=replace(ORIGIN, keys={"id": "id", "at": "at"}, key_types=TWO))
+def test_requests_with_invalid_keys_are_refused(tmp_path: Path, feast: Feast) -> None:
+    by_two = looking_up(tmp_path / "two", feast, vector=replace(ORIGIN, keys={"id": "id", "at": "at"}, key_types=TWO))
     for servable, call, message in (
-        (looking_up(tmp_path / "any", None), request(id=[-1]), "vectors of any width cannot be missing"),
-        (looking_up(tmp_path / "3"), request(id=[2**40]), "beyond its type INT32"),
-        (looking_up(tmp_path / "4"), Call(Method.CLASSIFY, b""), "Classify: model m looks its features up by keys"),
-        (looking_up(tmp_path / "5"), request(id=[1.5]), "input 'id' is double; expected int64"),
+        (looking_up(tmp_path / "any", feast, None), request(id=[-1]), "vectors of any width cannot be missing"),
+        (looking_up(tmp_path / "3", feast), request(id=[2**40]), "a key of the request cannot be looked up: "),
         (
-            looking_up(tmp_path / "6"),
+            looking_up(tmp_path / "4", feast),
+            Call(Method.CLASSIFY, b""),
+            "Classify: model m looks its features up by keys",
+        ),
+        (looking_up(tmp_path / "5", feast), request(id=[1.5]), "input 'id' is double; expected int64"),
+        (
+            looking_up(tmp_path / "6", feast),
             request(id=[[1, 2]]),
             "input 'id' has the shape (1, 2); expected one key for each",
         ),
@@ -297,29 +359,28 @@ def test_requests_with_invalid_keys_are_refused(tmp_path: Path) -> None:
             servable.answer(call)
 
 
-def test_unusable_lookup_files_are_refused(tmp_path: Path) -> None:
+def test_unusable_lookup_files_are_refused(tmp_path: Path, feast: Feast) -> None:
     with pytest.raises(ServingError, match="the model does not take 'other', a feature of 'view'"):
-        looking_up(tmp_path / "1", other=ORIGIN)
+        looking_up(tmp_path / "1", feast, other=ORIGIN)
     with pytest.raises(ServingError, match="join key 'id' is a JSON; expected one of STRING, INT32, INT64"):
-        looking_up(tmp_path / "2", vector=replace(ORIGIN, key_types={"id": "JSON"}))
+        looking_up(tmp_path / "2", feast, vector=replace(ORIGIN, key_types={"id": "JSON"}))
     version, file = opened(tmp_path / "3"), tmp_path / "3" / "lookup.json"
     features = OnlineFeatures("shop", {"vector": ORIGIN}).to_dict()
 
-    def look_up(store: str) -> None:
-        options = ModelOptions.of(Flags(of_parts=(FeatureFlags(store),)))
+    def look_up(address: str) -> None:
+        options = ModelOptions.of(Flags(of_parts=(FeatureFlags(address),)))
         with_lookup(version, file.parent, options.lookups)
 
     file.write_text(json.dumps(LookupFile("feature_store", features).to_dict()))
-    for store, message in (("", "start the server with --online_store"), ("ftp://x", "expected redis://")):
-        with pytest.raises(ServingError, match=message):
-            look_up(store)
+    with pytest.raises(ServingError, match="start the server with --feature_server"):
+        look_up("")
     for text, message in (
         ("{", "Expecting property name"),
         (json.dumps(LookupFile("another", features).to_dict()), "registers the look-up 'another'; there is feature_"),
     ):
         file.write_text(text)
         with pytest.raises(ServingError, match=rf"lookup\.json: .*{message}"):
-            look_up("redis://localhost")
+            look_up(feast.address)
 
 
 @pytest.mark.parametrize(
