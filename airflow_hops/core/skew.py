@@ -107,3 +107,26 @@ class SkewProperties(Properties):
     def why_not_learnt(self) -> str | None:
         """Returns why it is not a reason to retrain, in one word; None for drift."""
         return None if self.verdict == DRIFT else PIPELINE_FAULT if self.verdict == PIPELINE_FAULT else "verdict"
+
+
+@dataclass(frozen=True)
+class NameRange(JsonFields):
+    """Names of captured files after ``after``, up to ``until``; None before the first file."""
+
+    after: str | None
+    until: str | None
+
+
+@dataclass(frozen=True)
+class ComparedFiles(JsonFields):
+    """Captured files that a task has compared: its ``captured.json`` in the store.
+
+    Attributes:
+        until: Name up to which they were compared.
+        runs: Files of each run.
+        models: Models that the task compares, whose files a garbage collection keeps.
+    """
+
+    until: str | None
+    runs: Mapping[str, NameRange]
+    models: tuple[str, ...]

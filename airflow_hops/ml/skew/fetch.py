@@ -105,7 +105,8 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
             for longer than ``silent_after_s``.
         HopsError: the store does not answer, or the server has not for longer than ``down_after_s``.
     """
-    requests, window, version, in_snapshot = plan.requests, plan.window, plan.champion.version, plan.cursor is None
+    requests, window, version = plan.requests, plan.window.names, plan.champion.version
+    in_snapshot = context.has_input("captured")
     if not pool.runs_here and not requests.is_remote:
         log.info("Reading the captured requests on this machine, since %s is a local folder", requests)
         pool = IN_PROCESS

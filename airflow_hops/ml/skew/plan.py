@@ -6,28 +6,48 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
-from airflow_hops.core.errors import BadInput, ModelNotFound
+from airflow_hops.core.errors import ModelNotFound, UnreadableFile
 from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.schema.history import schema_in_force
-from airflow_hops.core.skew import SkewOptions, SkewReference
+from airflow_hops.core.skew import ComparedFiles, NameRange, SkewOptions, SkewReference
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.leases import exclusive
+from airflow_hops.core.store.plans import Plans
 from airflow_hops.core.store.task_state import task_state
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
-# The cursor file of a task has two parts: `until`, the name up to which rows were compared, and for each run its
-# window. A run's first try writes its window (from `until` to the newest file) before it reads a row; tries after it
-# read the same. commit() moves `until` after the artifact is committed; a kill in between makes the next run begin at
-# the old position, so rows may be compared twice, but none are skipped. One run of a task compares at a time.
-
 _RUNS_KEPT = 100
-_MOST_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class CapturedWindow:
+    """Captured files that a run compares.
+
+    Attributes:
+        names: Their names, oldest first.
+        store: Artifact store of the task's :class:`ComparedFiles`; None for a snapshot, which is compared as a whole.
+        uri: Address of these.
+        until: Name of the file at which the window ends; None without files.
+    """
+
+    names: Sequence[str]
+    store: ArtifactStore | None = None
+    uri: str = ""
+    until: str | None = None
+
+    def commit(self) -> None:
+        """Records, once the artifact is committed, that the files were compared: the next run begins behind them.
+
+        A kill before that makes the next run compare them again, but skips none.
+        """
+        if self.store is not None and self.until is not None:
+            compared = _compared_files(self.store, self.uri)
+            if compared.until is None or self.until > compared.until:
+                self.store.write_text(self.uri, json.dumps({**compared.to_dict(), "until": self.until}, indent=1))
 
 
 @dataclass(frozen=True)
@@ -36,26 +56,16 @@ class ComparisonPlan:
 
     Attributes:
         names: Names of all captured files, oldest first.
-        window: Names of those that this run compares.
+        window: Those that this run compares.
         champion: The version that the rows are compared with.
         trained: Its training data.
-        cursor: Address of the file that holds the position up to which rows have been compared; None for a snapshot,
-            which is compared as a whole. Each task has its own, which names its models for the garbage collection.
-        until: Name of the file at which the window ends; None without files.
     """
 
     requests: CapturedRequests
     names: Sequence[str]
-    window: Sequence[str]
+    window: CapturedWindow
     champion: ServedVersion
     trained: Trained
-    cursor: str | None = None
-    until: str | None = None
-
-    def commit(self) -> None:
-        """Moves the cursor behind the window, whose artifact is committed: the next run begins there."""
-        if self.cursor is not None:
-            commit_window(self.trained.store, self.cursor, self.until)
 
 
 def one_run(context: StepContext) -> AbstractContextManager[None]:
@@ -66,9 +76,7 @@ def one_run(context: StepContext) -> AbstractContextManager[None]:
     """
     if context.has_input("captured"):
         return nullcontext()
-    producer = context.spec.producer
-    folder = task_state(context.store, producer, "comparing")
-    return exclusive(context.store, folder, f"the comparison of task {producer.task_id!r}", _MOST_WAIT_S)
+    return Plans(context.store, task_state(context.store, context.spec.producer, "comparing")).held()
 
 
 def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
@@ -92,45 +100,35 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     schema = schema_in_force(store, champion.schema)
     trained = Trained.read(store, options.split, champion.model, stored, schema, origin)
     names = requests.names()
-    if context.has_input("captured"):
-        return ComparisonPlan(requests, names, names, champion, trained)
-    window, cursor, until = window_of_run(context, name, names)
-    return ComparisonPlan(requests, names, window, champion, trained, cursor, until)
+    return ComparisonPlan(requests, names, window_of_run(context, name, names), champion, trained)
 
 
-def window_of_run(context: StepContext, name: str, names: Sequence[str]) -> tuple[Sequence[str], str, str | None]:
-    """Returns the files of a model that a run compares, the cursor of its task, and the name at which they end.
+def window_of_run(context: StepContext, model: str, names: Sequence[str]) -> CapturedWindow:
+    """Returns the files of a model that a run compares, of the ``names`` of all: those after the last run's.
 
-    ``names`` are those of all captured files.
+    A run's first try records its window before it reads a row, so that its other tries compare the same files.
     """
-    store, producer = context.store, context.spec.producer
-    cursor = task_state(store, producer, "captured.json")
-    state = _read_cursor(store, cursor)
-    if producer.run_id not in state["runs"]:
-        window = {"after": state["until"], "until": max(names, default=state["until"])}
-        state["runs"] = dict([*state["runs"].items(), (producer.run_id, window)][-_RUNS_KEPT:])
-        state["models"] = sorted({*state["models"], name})
-        store.write_text(cursor, json.dumps(state, indent=1))
-    after, until = (state["runs"][producer.run_id][bound] for bound in ("after", "until"))
-    return [file for file in names if (after or "") < file <= (until or "")], cursor, until
+    if context.has_input("captured"):
+        return CapturedWindow(names)
+    store, run_id = context.store, context.spec.producer.run_id
+    uri = task_state(store, context.spec.producer, "captured.json")
+    compared = _compared_files(store, uri)
+    if run_id not in compared.runs:
+        runs = {**compared.runs, run_id: NameRange(compared.until, max(names, default=compared.until))}
+        models = tuple(sorted({*compared.models, model}))
+        compared = ComparedFiles(compared.until, dict([*runs.items()][-_RUNS_KEPT:]), models)
+        store.write_text(uri, json.dumps(compared.to_dict(), indent=1))
+    window = compared.runs[run_id]
+    after, until = window.after or "", window.until or ""
+    return CapturedWindow([name for name in names if after < name <= until], store, uri, window.until)
 
 
-def commit_window(store: ArtifactStore, cursor: str, until: str | None) -> None:
-    """Moves a cursor behind a window that was compared, whose last file is ``until``; None without files."""
-    if until is not None:
-        state = _read_cursor(store, cursor)
-        if state["until"] is None or until > state["until"]:
-            state["until"] = until
-            store.write_text(cursor, json.dumps(state, indent=1))
-
-
-def _read_cursor(store: ArtifactStore, uri: str) -> dict[str, Any]:
+def _compared_files(store: ArtifactStore, uri: str) -> ComparedFiles:
     try:
-        state = store.read_json(uri)
-        return {"until": state["until"], "runs": dict(state["runs"]), "models": state.get("models", [])}
+        return ComparedFiles.from_dict({"models": [], **store.read_json(uri)})
     except FileNotFoundError:
-        return {"until": None, "runs": {}, "models": []}
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{uri}: not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
+        return ComparedFiles(None, {}, ())
+    except (ValueError, TypeError) as error:
+        raise UnreadableFile(
+            uri, f": not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
         ) from error

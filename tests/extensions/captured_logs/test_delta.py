@@ -52,7 +52,7 @@ def test_rows_of_a_compacted_table_arrive_once(delta_runtime: Path, run_step: An
             "airflow_hops.ml.ingest:run", params=params, kind="snapshot", task_id="ingest", launcher=launcher
         )
         plan = WindowPlan.from_dict(plans["log"])
-        LogRecords(run_step.store, plan.folder).commit(plan)
+        LogRecords.of_plan(run_step.store, plan).commit(plan)
         table = pq.read_table(run_step.store.local(artifact) / "log")
         if len(table):
             assert table["output.prediction"].to_pylist() == [age / 2 for age in table["input.age"].to_pylist()]

@@ -21,7 +21,7 @@ from write_state import (
     TOPIC,
     TRAINING,
     WINDOW,
-    cursor_of,
+    compared_files,
     decided,
     producer,
     write,
@@ -86,7 +86,7 @@ def claims(store: ArtifactStore) -> list[str]:
 
 
 KINDS: dict[str, tuple[Callable[[ArtifactStore], Any], Any]] = {
-    "captured rows": (lambda s: cursor_of(s, FILES, 3)[0], FILES[2:]),
+    "captured rows": (lambda s: compared_files(s, FILES, 3).names, FILES[2:]),
     "cooldown": (lambda s: outcome(decided(s, "watch", MODEL, 3)), ("refused", "cooldown")),
     "cooldown of spans": (lambda s: outcome(decided(s, "group.request", None, 3)), ("refused", "cooldown")),
     "budget": (lambda s: outcome(decided(s, "watch", MODEL, 9)), ("refused", "budget")),

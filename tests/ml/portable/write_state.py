@@ -37,7 +37,7 @@ from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.streams.core import ranges
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
-from airflow_hops.ml.skew.plan import commit_window, window_of_run
+from airflow_hops.ml.skew.plan import CapturedWindow, window_of_run
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MODEL, ASSET, DAG, TASKS = "flights", "retrain flights", "monitoring", ("watch", "group.request")
@@ -75,9 +75,10 @@ def decided(store: ArtifactStore, task: str, model: str | None, day: int) -> Ret
     return decision
 
 
-def cursor_of(store: ArtifactStore, files: list[str], day: int) -> tuple[Any, str, str | None]:
-    """Returns the files that a day's run compares, the address of its position, and the name of the last file."""
-    context: Any = SimpleNamespace(store=store, spec=SimpleNamespace(producer=producer("skew", day)))
+def compared_files(store: ArtifactStore, files: list[str], day: int) -> CapturedWindow:
+    """Returns the files that a day's run compares."""
+    spec = SimpleNamespace(producer=producer("skew", day))
+    context: Any = SimpleNamespace(store=store, spec=spec, has_input=lambda name: False)
     return window_of_run(context, MODEL, files)
 
 
@@ -91,8 +92,7 @@ def write(store: ArtifactStore) -> None:
                 note_request(store, ASSET, model, decision.requests[-1], 1)
                 claim_request(store, decision.cause, Producer("training", "asset__1", "train"))
     decided(store, "once", MODEL, 1)
-    _, cursor, until = cursor_of(store, FILES[:2], 1)
-    commit_window(store, cursor, until)
+    compared_files(store, FILES[:2], 1).commit()
     planned = TopicRanges("flights", "id", WINDOW, {"0": (0, 17)})
     with patch.object(ranges, "plan_ranges", lambda *given: planned):
         ranges.recorded_ranges(store, producer("read", 1), "flights", TOPIC, WINDOW)

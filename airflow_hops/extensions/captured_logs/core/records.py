@@ -10,50 +10,29 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.core.store.leases import exclusive
+from airflow_hops.core.store.plans import Plans
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan, WindowRead
-
-_MOST_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class LogRecords:
-    """Records of the windows of one log.
-
-    Attributes:
-        store: The artifact store.
-        folder: Path of their folder in it.
-    """
-
-    store: ArtifactStore
-    folder: str
+class LogRecords(Plans):
+    """Records of the windows of one log."""
 
     @classmethod
     def of_task(cls, store: ArtifactStore, producer: Producer, table: str) -> LogRecords:
         """Returns the records of a table of a task, whatever the address of its log."""
-        uri = store.internal("_state", "tasks", producer.dag_id, producer.task, "logs", table)
-        return cls(store, uri.removeprefix(f"{store.root}/"))
+        return cls(store, store.internal("_state", "tasks", producer.dag_id, producer.task, "logs", table))
 
-    def uri(self, name: str) -> str:
-        """Returns the address of a file."""
-        return f"{self.store.root}/{self.folder}/{name}"
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the lock of the log.
-
-        Raises:
-            LockHeld: another task has held it for ten minutes.
-        """
-        with exclusive(self.store, self.uri("lock"), f"the windows of {self.folder}", _MOST_WAIT_S):
-            yield
+    @classmethod
+    def of_plan(cls, store: ArtifactStore, plan: WindowPlan) -> LogRecords:
+        """Returns the records that a plan is among."""
+        return cls(store, f"{store.root}/{plan.folder}")
 
     def state(self, lookback: int, log: str) -> LogState:
         """Returns the state of a log; versions before 29 November 2026 had it at an address with a digest of the log's.
@@ -61,7 +40,7 @@ class LogRecords:
         Raises:
             BadInput: it cannot be read.
         """
-        former_uri = f"{self.store.root}/{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
+        former_uri = f"{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
         for uri in (self.uri("log.json"), former_uri):
             with suppress(FileNotFoundError):
                 try:

@@ -107,7 +107,7 @@ def _plan(
             deployed = tuple(record.versions()) if record is not None else None
             state, plan = state.planned(
                 key, _microseconds(start), _microseconds(end), now=int(time.time() * 1_000_000),
-                lookback=source.lookback, deployed=deployed, folder=records.folder,
+                lookback=source.lookback, deployed=deployed, folder=records.path,
             )  # fmt: skip
         plan = replace(plan, source=digest)
         context.store.write_text(records.uri(f"{plan.number}.json"), json.dumps(plan.to_dict()))

@@ -89,7 +89,7 @@ class Taking:
     def __init__(self, plan: WindowPlan) -> None:
         step = current_step()
         self.plan = plan
-        self._records = LogRecords(step.store, plan.folder) if step is not None and plan.folder else None
+        self._records = LogRecords.of_plan(step.store, plan) if step is not None and plan.folder else None
         self._before = self._read(plan.known)
         self._again = self._read((plan.number,)) if plan.repeats else None
         self._own = Entries()

@@ -34,4 +34,4 @@ def commit(plans: Mapping[str, Any], planning: Planning) -> None:
     """
     for value in plans.values():
         plan = WindowPlan.from_dict(value)
-        LogRecords(planning.hook.store, plan.folder).commit(plan)
+        LogRecords.of_plan(planning.hook.store, plan).commit(plan)

@@ -25,7 +25,7 @@ from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.skew.feature_rows import FeatureRows
-from airflow_hops.ml.skew.plan import commit_window, one_run, window_of_run
+from airflow_hops.ml.skew.plan import one_run, window_of_run
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,10 @@ def run(
         raise ModelNotFound(model_name, "champion")
     served = OpenFleet.read(context.store, champion.model)
     requests = captured_requests(context, model_name)
-    names = requests.names()
     with one_run(context):
-        window: Sequence[str] = names
-        cursor = until = None
-        if not context.has_input("captured"):
-            window, cursor, until = window_of_run(context, model_name, names)
+        window = window_of_run(context, model_name, requests.names())
         known = {key: json.loads(text) for key, text in served.statistics.items()}
-        counts, rows, unknown = _count(context, served, known, requests, window)
+        counts, rows, unknown = _count(context, served, known, requests, window.names)
         compared = [key for key in counts if rows[key] >= min_rows]
         tests = [
             SegmentTest(key, name, statistic, freedom, {k: v for k, v in known[key]["groups"].items() if v})
@@ -103,8 +99,8 @@ def run(
                     silent=tuple(key for each in silent for key in each.segments),
                 ).to_dict(),
             )
-        if cursor is not None and tests:  # otherwise the next run compares these rows, too
-            commit_window(context.store, cursor, until)
+        if tests:  # otherwise the next run compares these rows, too
+            window.commit()
     return artifact
 
 

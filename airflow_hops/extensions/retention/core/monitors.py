@@ -12,7 +12,7 @@ from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.monitor_reports import listed_reports, read_report
 from airflow_hops.core.performance import PerformanceProperties
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import ComparedFiles, SkewProperties
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.retention.core.listing import CapturedFiles, StoreListing
 
@@ -77,21 +77,20 @@ def _of_cursor(listing: StoreListing, path: str, dag_id: str, task_id: str) -> I
     """Yields the needs of a skew monitor, by model, from its ``captured.json``."""
     uri, young = f"{listing.store.root}/{path}", name_time(listing.oldest)
     try:
-        state = listing.store.read_json(uri)
-        reason = f"not compared yet by task {task_id} of {dag_id}; its position is {uri}"
-        needs = [CapturedFiles(reason, _after(state["until"]))]
-        for run_id, window in state["runs"].items():
-            first, last = _after(window["after"]), window["until"]
-            if last is not None and first < young and listing.may_be_active(dag_id, run_id):  # later ones are retained
-                needs.append(CapturedFiles(f"compared by run {run_id} of {dag_id}", first, last))
-        for model in state["models"]:
-            yield from ((model, need) for need in needs)
+        compared = ComparedFiles.from_dict(listing.store.read_json(uri))
     except FileNotFoundError:
         return
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise UnreadableFile(uri).with_text(
             f"nothing is removed: {uri}: not the position of a skew monitor ({error!r}); remove it"
         ) from error
+    reason = f"not compared yet by task {task_id} of {dag_id}; its position is {uri}"
+    needs = [CapturedFiles(reason, _after(compared.until))]
+    for run_id, window in compared.runs.items():
+        first = _after(window.after)
+        if window.until is not None and first < young and listing.may_be_active(dag_id, run_id):  # later are retained
+            needs.append(CapturedFiles(f"compared by run {run_id} of {dag_id}", first, window.until))
+    yield from ((model, need) for model in compared.models for need in needs)
 
 
 def _after(name: str | None) -> str:

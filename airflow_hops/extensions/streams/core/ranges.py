@@ -8,22 +8,18 @@ window: a plan begins where the recorded plan of the window before it ends.
 ``<store>/_state/tasks/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, which never changes.
 """
 
-# A plan is created exclusively: of two tries that plan at the same moment, one succeeds, and the other one reads its
-# plan. So all tries of a run read the same offsets, even if records arrive in between. A kill before the plan is
-# created leaves nothing, and the next try plans again; a kill after that changes nothing, since the plan is never
-# written again.
-
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from datetime import datetime
+from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.artifacts.segments import segment
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.plans import Plans
 from airflow_hops.core.store.task_state import task_state
 from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.streams.core.source import TopicSource
@@ -51,22 +47,19 @@ def recorded_ranges(
     """
     start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
     identity = json.dumps([source.uri, source.offsets], sort_keys=True)
-    folder = f"{task_state(store, producer, 'ranges')}/{segment(f'{table}-{_digest(identity)}')}"
+    plans = Plans(store, f"{task_state(store, producer, 'ranges')}/{segment(f'{table}-{_digest(identity)}')}")
+
+    def plan() -> dict[str, Any]:
+        names = store.names(plans.folder)
+        preceding = [each for each in names if start and each.endswith(f"_{_name(start)}.json")]
+        following = [each for each in names if end and each.startswith(f"{_name(end)}_")]
+        touching = (_read(plans, each[0]) if each else None for each in (preceding, following))
+        return plan_ranges(source, (start, end), *touching).to_dict()
+
     of_run = source.offsets is not None or end is None
     name = f"{_name(start)}_{f'run-{_digest(producer.run_id)}' if of_run else _name(end)}.json"
-    names = store.names(folder)
-    if name not in names:
-        touching = [
-            _read(store, f"{folder}/{other[0]}") if other else None
-            for other in (
-                [each for each in names if start and each.endswith(f"_{_name(start)}.json")],
-                [each for each in names if end and each.startswith(f"{_name(end)}_")],
-            )
-        ]
-        ranges = plan_ranges(source, (start, end), *touching)
-        with contextlib.suppress(FileExistsError):  # another try was faster
-            store.create_text(f"{folder}/{name}", json.dumps(ranges.to_dict(), indent=1) + "\n")
-    return _read(store, f"{folder}/{name}")
+    plans.first(name, plan)
+    return _read(plans, name)
 
 
 def plan_ranges(
@@ -170,11 +163,13 @@ def _end(topic: Topic, partition: int, time: datetime | None, after: TopicRanges
     return topic.bounds(partition)[1] if offset is None else offset
 
 
-def _read(store: ArtifactStore, uri: str) -> TopicRanges:
+def _read(plans: Plans, name: str) -> TopicRanges:
     try:
-        return TopicRanges.from_dict(store.read_json(uri))
+        return TopicRanges.from_dict(plans.store.read_json(plans.uri(name)))
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{uri}: not a plan of a topic's offsets ({error}); restore or remove it") from error
+        raise UnreadableFile(
+            plans.uri(name), f": not a plan of a topic's offsets ({error}); restore or remove it"
+        ) from error
 
 
 def _milliseconds(time: datetime) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import uuid
@@ -15,6 +14,7 @@ from airflow_hops.core.artifacts.segments import segment
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.plans import Plans
 from airflow_hops.core.store.task_state import task_state
 from airflow_hops.extensions.tables.core.sources import (
     FETCHED,
@@ -142,8 +142,5 @@ def _asked_states(sources: Mapping[str, KeyedSource], planning: Planning) -> dic
 def first_state(store: ArtifactStore, producer: Producer, table: str, source: TableSource, state: str) -> str:
     """Returns the state that the first try of a run found, so that all its tries read the same rows."""
     identity = json.dumps([producer.run_id, source.uri, source.version])
-    name = f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
-    uri = f"{task_state(store, producer, 'states')}/{segment(name)}"
-    with contextlib.suppress(FileExistsError):
-        store.create_text(uri, json.dumps({"state": state}))
-    return str(store.read_json(uri)["state"])
+    name = segment(f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json")
+    return str(Plans(store, task_state(store, producer, "states")).first(name, lambda: {"state": state})["state"])

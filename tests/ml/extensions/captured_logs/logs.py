@@ -356,7 +356,8 @@ class Killed(Exception):
 
 def commit(context: StepContext, plan: Any) -> None:
     """Records that the step of a plan has succeeded."""
-    LogRecords(context.store, plan["folder"]).commit(WindowPlan.from_dict(plan))
+    window = WindowPlan.from_dict(plan)
+    LogRecords.of_plan(context.store, window).commit(window)
 
 
 def sorted_rows(tables: Sequence[pa.Table], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -35,6 +35,7 @@ from tests.extensions.streams.kafka_brokers import Broker, as_json
 
 TASK = Producer("dag", "run1", "ingest")
 WHOLE = Window(None, None)
+PLAN_RANGES = "airflow_hops.extensions.streams.core.ranges.plan_ranges"
 
 
 def source(broker: Broker, **fields: Any) -> TopicSource:
@@ -171,6 +172,33 @@ def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, t
     mock_kafka.send("events", [(0, as_json(n=2), base + 9500), (0, as_json(n=3), base + 11_000)])
     assert recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle)) == first
     assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
+
+
+def test_windows_planned_at_the_same_time_leave_no_record_between(
+    mock_kafka: Broker, tmp_path: Path, time_lookup: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = 1_700_000_000_000
+    start, middle, end = (dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in (0, 10, 20))
+    store = ArtifactStore(str(tmp_path / "store"))
+    mock_kafka.send("events", [(0, as_json(n=0), base)])
+    results = list[TopicRanges]()
+
+    def plan_next() -> None:
+        results.append(recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)))
+
+    def plan_slowly(*arguments: Any) -> TopicRanges:
+        monkeypatch.setattr(PLAN_RANGES, plan_ranges)
+        planned = plan_ranges(*arguments)
+        mock_kafka.send("events", [(0, as_json(n=1), base + 9500), (0, as_json(n=2), base + 11_000)])
+        following.start()
+        following.join(1)
+        return planned
+
+    following = threading.Thread(target=plan_next)
+    monkeypatch.setattr(PLAN_RANGES, plan_slowly)
+    first = recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle))
+    following.join(60)
+    assert [first.offsets["0"], results[0].offsets["0"]] == [(0, 1), (1, 3)]
 
 
 def test_expired_offsets_are_named(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
