@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +17,12 @@ from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, task, task_group
 
 from airflow_hops import operators
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import StepOptions
+from airflow_hops.core.performance import PerformanceOptions
+from airflow_hops.core.prepare.options import PrepareOptions
+from airflow_hops.core.skew import SkewOptions
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.operators import (
     DeployModelOperator,
     EvaluateOperator,
@@ -205,6 +211,25 @@ def check_late_arguments(operator: type[HopsTask]) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_late_values_pass_where_airflow_renders_them(operator: type[HopsTask]) -> None:
     check_late_arguments(operator)
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "no_arguments"),
+    [
+        (PrepareOperator, PrepareOptions, set()),
+        (
+            HorovodTrainOperator,
+            TrainingOptions,
+            {"shipped", "tolerance", "fall_back", "any_value", "export", "champion_version"},
+        ),
+        (SkewOperator, SkewOptions, {"threshold", "comparator", "missing_threshold", "seed"}),
+        (PerformanceOperator, PerformanceOptions, {"source", "label"}),
+    ],
+)
+def test_options_are_arguments(operator: type[HopsTask], options: type[StepOptions], no_arguments: set[str]) -> None:
+    """A field that no argument has the name of would silently keep its default."""
+    arguments = {name for each in operator.__mro__ for name in inspect.signature(each.__init__).parameters}
+    assert {f.name for f in fields(options) if not {f.name, f.name.removesuffix("_s")} & arguments} == no_arguments
 
 
 def test_artifact_of_another_kind_is_refused() -> None:

@@ -9,6 +9,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
+from airflow_hops.core.times import in_seconds
+
 _OMIT_IF_NONE = "omit if none"
 
 
@@ -208,10 +210,15 @@ class StepOptions:
     """Options of a stage: the operator creates them, the step gets them as JSON, and the stage creates them again."""
 
     @classmethod
-    def of(cls, operator: object, **given: object) -> Self:
-        """Returns the options of an operator; those not passed are its attributes of the same names."""
-        names = [each.name for each in fields(cls) if each.name not in given]
-        return cls(**{name: getattr(operator, name) for name in names}, **given)
+    def of(cls, operator: object, **others: object) -> Self:
+        """Returns the options of an operator: its attributes of the same names, except for ``others``.
+
+        A length of time ``x_s`` is the attribute ``x`` in seconds. Fields that are not arguments have their defaults.
+        """
+        names = [each.name for each in fields(cls) if each.name not in others]
+        sources = {name: name if hasattr(operator, name) else name.removesuffix("_s") for name in names}
+        own = {name: in_seconds(getattr(operator, x)) for name, x in sources.items() if hasattr(operator, x)}
+        return cls(**own, **others)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON object, keyword arguments of the step."""

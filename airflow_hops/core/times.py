@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow_hops.core.errors import InvalidArgument
 
@@ -39,6 +40,13 @@ def seconds_since(at: str) -> float:
 def sortable(at: str) -> str:
     """Returns a time in ISO 8601 as a file name in UTC; names sort by time."""
     return as_utc(at).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def in_seconds(value: object) -> Any:
+    """Returns a length of time in seconds, in a list each; other values as they are."""
+    if isinstance(value, list | tuple):
+        return [in_seconds(each) for each in value]
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def window_time(argument: str, text: str | None) -> datetime | None:

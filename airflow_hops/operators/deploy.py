@@ -63,14 +63,7 @@ class DeployModelOperator(HopsOperator):
         "lookup_options", "ungated",
     )  # fmt: skip
     input_arguments = ("model", "evaluation", "infra_blessing", "lookup")
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "model",
-        "evaluation",
-        "infra_blessing",
-        "lookup",
-        "model_name",
-    )
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, *input_arguments, "model_name")
     operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False
     controls_server: ClassVar[bool] = True

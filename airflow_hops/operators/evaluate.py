@@ -56,13 +56,8 @@ class EvaluateOperator(HopsOperator):
     )  # fmt: skip
     input_arguments = ("model", "examples")
     template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "model",
-        "examples",
-        "model_name",
-        "splits",
-        "slices",
-    )
+        *HopsOperator.template_fields, *input_arguments, "model_name", "splits", "slices"
+    )  # fmt: skip
     operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
 
     def __init__(

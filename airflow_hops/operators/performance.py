@@ -70,14 +70,7 @@ class PerformanceOperator(HopsOperator):
     output_kind = "performance"
     operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     input_arguments = ("captured", "labels")
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "captured",
-        "labels",
-        "model_name",
-        "table",
-        "as_of",
-    )
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, *input_arguments, "model_name", "table", "as_of")
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(
@@ -135,16 +128,7 @@ class PerformanceOperator(HopsOperator):
         return self._options(source=source, as_of=self.as_of).to_dict()
 
     def _options(self, **rendered: Any) -> PerformanceOptions:
-        return PerformanceOptions.of(
-            self,
-            **rendered,
-            label=self.of_label,
-            keys=tuple(self.keys),
-            window_s=None if self.window is None else self.window.total_seconds(),
-            period_s=self.period.total_seconds(),
-            label_delay_s=self.label_delay.total_seconds(),
-            ages_s=tuple(age.total_seconds() for age in self.ages),
-        )
+        return PerformanceOptions.of(self, **rendered, label=self.of_label)
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the captured requests, and the labels if they are an artifact."""

@@ -115,8 +115,6 @@ class PrepareOperator(SparkOperator):
         self.check_arguments(PrepareOperator, label=label)
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
-        self.key_column = key
-        self.time_column = time
         self._options()
         if not self.uses_spark and "conf" in kwargs:
             raise BadInput(f"conf is {kwargs['conf']!r}, but engine {engine!r} does not use Spark; leave it out")
@@ -135,9 +133,7 @@ class PrepareOperator(SparkOperator):
         return PrepareOptions.of(
             self,
             label=self.label_column,
-            key=self.key_column,
-            time=self.time_column,
             newest_s=newest.total_seconds() if newest else None,
-            reject=dict(self.reject or {}),
+            reject=self.reject or {},
             more_labels=self.more_labels or {},
         )

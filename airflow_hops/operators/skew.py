@@ -83,15 +83,7 @@ class SkewOperator(SparkOperator):
     entry = "airflow_hops.ml.skew.stage:run"
     output_kind = "skew"
     input_arguments = ("captured", "reference", "current", "schema", "examples")
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "captured",
-        "reference",
-        "current",
-        "schema",
-        "examples",
-        "model_name",
-    )
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, *input_arguments, "model_name")
     operator_extra_links = (SKEW_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
@@ -152,15 +144,7 @@ class SkewOperator(SparkOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the options of the comparison."""
-        return SkewOptions.of(
-            self,
-            comparator=SkewOptions.comparator,
-            missing_threshold=SkewOptions.missing_threshold,
-            threshold=SkewOptions.threshold,
-            seed=SkewOptions.seed,
-            silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
-            down_after_s=self.down_after.total_seconds() if self.down_after else None,
-        ).to_dict()
+        return SkewOptions.of(self).to_dict()
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns none: Spark's properties change no results."""

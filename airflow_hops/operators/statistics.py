@@ -58,14 +58,7 @@ class StatisticsOperator(SparkOperator):
     entry = "airflow_hops.ml.statistics.stage:run"
     output_kind: ClassVar[str | None] = "statistics"
     input_arguments = ("examples", "schema")
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "examples",
-        "schema",
-        "source",
-        "splits",
-        "options",
-    )
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, *input_arguments, "source", "splits", "options")
     operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
@@ -101,12 +94,10 @@ class StatisticsOperator(SparkOperator):
         self.source = source.to_dict() if isinstance(source, Source) else source
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
-        self.key_column = key
-        self.time_column = time
         if (self.examples is None) == (self.source is None):
             number = "neither" if self.examples is None else "both"
             raise ValueError(f"expected exactly one of examples and source, found {number}")
-        if self.source is None and (self.label_column or self.key_column or self.time_column):
+        if self.source is None and (self.label_column or self.key or self.time):
             raise ValueError("label, key and time describe a source; those of examples are known")
         if self.source is not None and self.splits is not None:
             raise ValueError("splits are those of examples; a source has one, which 'split' names")
@@ -154,5 +145,5 @@ class StatisticsOperator(SparkOperator):
             return None
         # A plain path is read as TFDV reads it: only the empty text is a missing value.
         place = self.source if isinstance(self.source, str) else Source.from_value("source", self.source).to_dict()
-        columns = {"label": self.label_column, "key": self.key_column, "time": self.time_column}
+        columns = {"label": self.label_column, "key": self.key, "time": self.time}
         return {"source": place, "split": self.split, **columns}

@@ -44,14 +44,8 @@ class TransformOperator(SparkOperator):
     param_arguments = ("preprocess", "extra_inputs")
     input_arguments = ("examples", "statistics", "schema")
     template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "examples",
-        "statistics",
-        "schema",
-        "preprocess",
-        "extra_inputs",
-        "continue_from",
-    )
+        *SparkOperator.template_fields, *input_arguments, "preprocess", "extra_inputs", "continue_from"
+    )  # fmt: skip
     operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(

@@ -39,14 +39,8 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
     param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")
     template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "examples",
-        "model",
-        "model_name",
-        "version",
-        "splits",
-        "columns",
-    )
+        *SparkOperator.template_fields, *input_arguments, "model_name", "version", "splits", "columns"
+    )  # fmt: skip
     operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(

@@ -114,8 +114,6 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             training={},
             metrics=[metric] if isinstance(metric, str) else list(metric),
             directions=[direction] if isinstance(direction, str) else list(direction),
-            timeout_s=timeout,
-            reuse=SearchOptions.reuse,
         ).to_dict()
 
     def named_arguments(self) -> Collection[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
@@ -12,9 +12,6 @@ from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 from airflow_hops.runner.arguments import Count, ModelName, Version, WholeNumber
 from airflow_hops.runner.runtime import RuntimeHook
-
-if TYPE_CHECKING:
-    pass
 
 _SHAPLEY = ("background_rows", "pairs", "max_predictions", "seed", "log_odds")
 

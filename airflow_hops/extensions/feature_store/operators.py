@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.runner.arguments import Time
-
-if TYPE_CHECKING:
-    pass
 
 PushTo = Literal["online", "offline", "online_and_offline"]
 _START, _END = "{{ data_interval_start.isoformat() }}", "{{ data_interval_end.isoformat() }}"

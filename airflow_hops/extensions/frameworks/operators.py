@@ -35,14 +35,7 @@ class ImportModelOperator(HopsOperator):
     output_kind = "model"
     param_arguments = ("source", "features", "prediction", "framework", "split", "rows")
     input_arguments = ("examples", "statistics", "schema")
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "examples",
-        "statistics",
-        "schema",
-        "source",
-        "split",
-    )
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, *input_arguments, "source", "split")
     operator_extra_links = (LINEAGE_LINK,)
     cacheable = False  # the same name may later refer to another model
 

@@ -90,7 +90,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(
     assert (source.quote, source.escape) == ("'", "\\")
     assert set(source.columns or ()) == set(names) and set(source.schema) == set(names) - {names[2]}
     assert source.null_values == ("", "NA", texts[0]) and source.units == (texts[1],)
-    columns = prepare.label_column, prepare.key_column, prepare.time_column, prepare.weight
+    columns = prepare.label_column, prepare.key, prepare.time, prepare.weight
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
 
 
