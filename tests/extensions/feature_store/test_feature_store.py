@@ -135,7 +135,9 @@ def feast(step: Any, feast_runtime: Path, request: pytest.FixtureRequest) -> Cal
         with socket.create_server(("127.0.0.1", 0)) as holder:
             address = f"127.0.0.1:{holder.getsockname()[1]}"
         command = [feast_runtime / "bin" / "feast", "listen", "-a", address]
-        server = Feast(subprocess.Popen(command, cwd=step.repository), address)
+        # Feast 0.67 returns SQLite's times in the zone of the process.
+        environment = {**os.environ, "TZ": "UTC"}
+        server = Feast(subprocess.Popen(command, cwd=step.repository, env=environment), address)
         request.addfinalizer(server.stop)
 
         def answers() -> bool:
