@@ -20,7 +20,7 @@ from server_process import ServerProcess, runtime_variables
 
 from tests.ml.waiting_ranks import forkserver
 
-SERVER, WORKER = "airflow_hops.serving", "airflow_hops.extensions.workers.serving.worker"
+SERVER, WORKER = "airflow_hops.serving", "airflow_hops.extensions.server_extras.serving.worker"
 
 
 class ForkedProgram:

@@ -15,24 +15,15 @@ from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
-from airflow_hops.extensions.remote_models.serving import remote_storage
-from airflow_hops.extensions.remote_models.serving.model_cache import ModelCache
+from airflow_hops.extensions.server_extras.serving import remote_storage
+from airflow_hops.extensions.server_extras.serving.model_cache import ModelCache
 from airflow_hops.ml.model_server.version_folders import RemoteFolders
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.testing.server_parts import ServerPartContract
 from tests.ml.conftest import Bucket
 from tests.ml.serving.test_models import ROW, loading
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
-
-
-class TestContract(ServerPartContract):
-    name = "remote_models"
-
-    @pytest.fixture
-    def arguments(self) -> list[str]:
-        return ["--model_cache_path=/var/cache/hops"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import grpc
 
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
-from airflow_hops.extensions.workers.serving.counts import PastCounts, WorkerCounts
+from airflow_hops.extensions.server_extras.serving.counts import PastCounts, WorkerCounts
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.file_stamp import Stamp

@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from airflow_hops.extensions.workers.serving.flags import WorkerFlags
+from airflow_hops.extensions.server_extras.serving.flags import ExtraFlags
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
@@ -27,7 +27,7 @@ class WorkerAssignment:
 
     Attributes:
         flags: Flags of the worker.
-        folder: Folder of :class:`~airflow_hops.extensions.workers.serving.shared.Shared`.
+        folder: Folder of :class:`~airflow_hops.extensions.server_extras.serving.shared.Shared`.
         slot: Its slot.
         started_at: Start of the server, in seconds since 1970.
     """
@@ -45,7 +45,7 @@ def threads_each(processes: int) -> int:
 
 def worker_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
     """Returns the flags of one worker: the shared ports, and its share of the limits."""
-    workers = flags.of(WorkerFlags).workers
+    workers = flags.of(ExtraFlags).workers
     memory = flags.request_memory_bytes // workers
 
     def share(limit: int) -> int:
@@ -79,11 +79,11 @@ def main() -> int:
     with without_keras():
         import airflow_hops.serving.models.saved_model  # noqa: F401  # import early, so the first load is fast
 
-    from airflow_hops.extensions.workers.serving.reports import WorkerPeers
+    from airflow_hops.extensions.server_extras.serving.reports import WorkerPeers
     from airflow_hops.serving.server import BundledServer
 
     set_imports_apart()
-    peers = WorkerPeers(assignment.folder, flags.of(WorkerFlags).workers, assignment.slot, assignment.started_at)
+    peers = WorkerPeers(assignment.folder, flags.of(ExtraFlags).workers, assignment.slot, assignment.started_at)
     try:
         server = BundledServer(flags, peers)
 
@@ -101,7 +101,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Import the module by its full name, since pickles of the supervisor refer to it.
-    from airflow_hops.extensions.workers.serving.worker import main as run
+    from airflow_hops.extensions.server_extras.serving.worker import main as run
 
     status = run()
     logging.shutdown()

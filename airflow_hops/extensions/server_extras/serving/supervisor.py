@@ -17,9 +17,9 @@ from types import FrameType
 from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api.config import ConfigError, format_config, parse_config, read_config, write_file
-from airflow_hops.extensions.workers.serving.flags import WorkerFlags
-from airflow_hops.extensions.workers.serving.shared import SharedFolder
-from airflow_hops.extensions.workers.serving.worker import WorkerAssignment, threads_each, worker_flags
+from airflow_hops.extensions.server_extras.serving.flags import ExtraFlags
+from airflow_hops.extensions.server_extras.serving.shared import SharedFolder
+from airflow_hops.extensions.server_extras.serving.worker import WorkerAssignment, threads_each, worker_flags
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.listeners import hold_port
@@ -57,10 +57,10 @@ class _Worker:
         self.started_s = time.monotonic()
         self.is_silent = False
         self.process = start_module(
-            "airflow_hops.extensions.workers.serving.worker",
+            "airflow_hops.extensions.server_extras.serving.worker",
             stdin=subprocess.PIPE,
             env=with_package(
-                {"OMP_NUM_THREADS": str(threads_each(assignment.flags.of(WorkerFlags).workers)), **os.environ}
+                {"OMP_NUM_THREADS": str(threads_each(assignment.flags.of(ExtraFlags).workers)), **os.environ}
             ),
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain
         )
@@ -104,7 +104,7 @@ class Supervisor:
     """
 
     def __init__(self, flags: Flags) -> None:
-        self._flags, own = flags, flags.of(WorkerFlags)
+        self._flags, own = flags, flags.of(ExtraFlags)
         self._count, self._timeout_s = own.workers, own.worker_timeout_seconds
         remove_ready_file(self._flags.ready_file)
         asked = {"port": flags.port, "rest_api_port": flags.rest_api_port}

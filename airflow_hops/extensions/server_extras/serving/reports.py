@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.extensions.workers.serving.counts import WorkerStats
-from airflow_hops.extensions.workers.serving.shared import Shared
+from airflow_hops.extensions.server_extras.serving.counts import WorkerStats
+from airflow_hops.extensions.server_extras.serving.shared import Shared
 from airflow_hops.serving.access import Right
 from airflow_hops.serving.monitoring.batches import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response

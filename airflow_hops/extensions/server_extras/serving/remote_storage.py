@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from airflow_hops.core.processes.remote_files import open_url, without_markers
-from airflow_hops.extensions.remote_models.serving.model_cache import ModelCache
+from airflow_hops.extensions.server_extras.serving.model_cache import ModelCache
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import model_files
 from airflow_hops.serving.models.storage import QUIET_S, version_number

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from airflow_hops.extensions.batching.serving.parameters import BatchingOptions
+from airflow_hops.extensions.server_extras.serving.parameters import BatchingOptions
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.servable import Run, Signature
 from airflow_hops.serving.monitoring.batches import BATCHES

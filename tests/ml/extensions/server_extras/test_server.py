@@ -12,22 +12,13 @@ import pytest
 from server_process import ServerProcess, Start, write_models
 from waiting import wait_for
 
-from airflow_hops.extensions.observability.serving.logs import newest_lines
-from airflow_hops.extensions.observability.serving.series import STEPS, RequestSeries, add_routes
+from airflow_hops.extensions.server_extras.serving.logs import newest_lines
+from airflow_hops.extensions.server_extras.serving.series import STEPS, RequestSeries, add_routes
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.monitoring.batches import BatchCounts
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, Routes
-from airflow_hops.testing.server_parts import ServerPartContract
-
-
-class TestContract(ServerPartContract):
-    name = "observability"
-
-    @pytest.fixture
-    def arguments(self) -> list[str]:
-        return ["--request_series"]
 
 
 def test_server_shows_steps_and_log(start_server: Start, saved_models: Path, tmp_path: Path) -> None:

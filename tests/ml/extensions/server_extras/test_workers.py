@@ -31,10 +31,10 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
-from airflow_hops.extensions.workers.serving.counts import PastCounts, WorkerCounts
-from airflow_hops.extensions.workers.serving.shared import common_statuses
-from airflow_hops.extensions.workers.serving.supervisor import hold_shared_port
-from airflow_hops.extensions.workers.serving.worker import worker_flags
+from airflow_hops.extensions.server_extras.serving.counts import PastCounts, WorkerCounts
+from airflow_hops.extensions.server_extras.serving.shared import common_statuses
+from airflow_hops.extensions.server_extras.serving.supervisor import hold_shared_port
+from airflow_hops.extensions.server_extras.serving.worker import worker_flags
 from airflow_hops.serving.api.grpc_service import channel_arguments
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.catalog import State, VersionStatus
@@ -51,11 +51,11 @@ CONNECTIONS = 24
 
 
 class TestContract(ServerPartContract):
-    name = "workers"
+    name = "server_extras"
 
     @pytest.fixture
     def arguments(self) -> list[str]:
-        return ["--workers=2"]
+        return ["--workers=2", "--enable_batching", "--request_series", "--model_cache_path=/var/cache/hops"]
 
 
 @pytest.mark.parametrize(

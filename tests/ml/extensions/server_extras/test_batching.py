@@ -18,24 +18,16 @@ from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from waiting import wait_for
 
-from airflow_hops.extensions.batching.serving.batcher import Batcher
-from airflow_hops.extensions.batching.serving.parameters import BatchingOptions, read_batching_parameters
-from airflow_hops.extensions.batching.serving.part import BatchingFlags, batching_options
+from airflow_hops.extensions.server_extras.serving.batcher import Batcher
+from airflow_hops.extensions.server_extras.serving.flags import ExtraFlags
+from airflow_hops.extensions.server_extras.serving.parameters import BatchingOptions, read_batching_parameters
+from airflow_hops.extensions.server_extras.serving.part import batching_options
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.servable import Signature
-from airflow_hops.testing.server_parts import ServerPartContract
 
 SIGNATURE = Signature("serving_default", "", {"x": "x:0"}, {"x": None}, {"y": "y:0"})
 Answers = list[Any]
-
-
-class TestContract(ServerPartContract):
-    name = "batching"
-
-    @pytest.fixture
-    def arguments(self) -> list[str]:
-        return ["--enable_batching"]
 
 
 class Doubling:
@@ -260,4 +252,4 @@ def test_invalid_parameters_are_named(tmp_path: Path) -> None:
     path.write_text("max_batch_size { value: }")
     flags, _ = parse_flags(["--model_base_path=/m", "--enable_batching", f"--batching_parameters_file={path}"])
     with pytest.raises(StartError, match=f"--batching_parameters_file: Invalid protobuf file: '{path}'"):
-        batching_options(flags.of(BatchingFlags))
+        batching_options(flags.of(ExtraFlags))

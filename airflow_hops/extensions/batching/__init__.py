@@ -1,1 +1,0 @@
-"""Batching in the model server: requests that wait for one model run together, as in TensorFlow Serving."""

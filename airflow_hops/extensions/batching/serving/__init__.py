@@ -1,1 +1,0 @@
-"""The server's side: batches of requests, and their parameters."""

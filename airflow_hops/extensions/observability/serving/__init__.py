@@ -1,1 +1,0 @@
-"""The server's side: series of requests, and the log's newest lines."""

@@ -1,0 +1,1 @@
+"""What a busy or far model server needs: worker processes, batches, metrics and logs, models in stores."""

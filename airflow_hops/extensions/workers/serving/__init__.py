@@ -1,1 +1,0 @@
-"""The supervisor of workers, and what each shares with the others."""
