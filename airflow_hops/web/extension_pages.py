@@ -103,13 +103,8 @@ def list_extensions(request: Request, readable: ReadableDags) -> list[ExtensionE
     """Lists the pages of extensions by the names under which they are registered."""
     files = bundles(request)
     return [
-        ExtensionEntry(
-            name=name,
-            bundle=_address(file, files[file]) if (file := f"{name}.umd.js") in files else None,
-            destination=page.destination,
-            label=page.label,
-            kind=page.kind,
-            applies=page.applies,
+        ExtensionEntry.of(
+            page, name=name, bundle=_address(file, files[file]) if (file := f"{name}.umd.js") in files else None
         )
         for name, page in sorted(request.app.state.pages.items())
     ]

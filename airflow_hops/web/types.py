@@ -58,10 +58,12 @@ class Model(BaseModel):
     )
 
     @classmethod
-    def of(cls, source: object, **given: Any) -> Self:
-        """Creates the model, reading fields that are not passed from attributes of ``source`` where they exist."""
-        names = [name for name in cls.model_fields if name not in given and hasattr(source, name)]
-        return cls(**{name: getattr(source, name) for name in names}, **given)
+    def of(cls, *sources: object, **given: Any) -> Self:
+        """Creates the model; a field that is not passed is the attribute of the first of ``sources`` that has it."""
+        for source in sources:
+            missing = cls.model_fields.keys() - given.keys()
+            given |= {name: getattr(source, name) for name in missing if hasattr(source, name)}
+        return cls(**given)
 
 
 class RunAddress(Model):
@@ -69,6 +71,22 @@ class RunAddress(Model):
 
     dag_id: str
     run_id: str
+
+
+class RunFacts(Model):
+    """State and times of a DAG run."""
+
+    run_id: str
+    state: str
+    run_type: str
+    run_after: Time
+    started_at: Time | None
+    ended_at: Time | None
+
+    @classmethod
+    def of_run(cls, run: Any, **given: Any) -> Self:
+        """Creates the model of Airflow's ``DagRun``."""
+        return cls.of(run, started_at=run.start_date, ended_at=run.end_date, **given)
 
 
 class TaskAddress(RunAddress):

@@ -11,7 +11,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.extensions.explain.core.explanation import EXPLANATION_FILE, Explanation, ExplanationProperties
 from airflow_hops.web.access import READS_ARTIFACTS
 from airflow_hops.web.artifacts.lookup import TaskArtifact
-from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import last_returned
 from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served
@@ -55,9 +55,9 @@ def list_model_explanations(served: Served) -> Page[ExplanationEntry]:
         properties = ExplanationProperties.of(each.artifact)
         if properties.model_name in (served.name, None):
             entries.append(
-                ExplanationEntry(
-                    **returned_address(each).model_dump(),
-                    at=each.at,
+                ExplanationEntry.of(
+                    each,
+                    each.artifact,
                     fingerprint=properties.candidate.fingerprint,
                     champion_version=properties.champion.version if properties.champion else None,
                     warnings=list(properties.warnings),

@@ -14,7 +14,7 @@ from airflow_hops.extensions.fleet.core.options import FINDINGS_FILE, FleetSkewP
 from airflow_hops.extensions.fleet.core.summary import SUMMARY_FILE, SegmentTable, statistics_file
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_returned
-from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served, ServedModelOf, read_model_record
@@ -295,7 +295,7 @@ def get_fleet_segment(user: GetUserDep, served: Served, versions: Versions, key:
         versions=models,
         drifts=_drifts(user, _comparisons(user, served), key),
         decisions=[
-            SegmentDecision(at=event.at, event=event.event, version=event.version, why=event.why)  # type: ignore[arg-type]
+            SegmentDecision.of(event)
             for event in read_model_record(served.hook.store, served.name).history
             if event.version in changed and event.event in ("deployed", "canary", "promoted", "rolled_back")
         ],
@@ -335,5 +335,5 @@ def _drifts(user: GetUserDep, comparisons: list[ReturnedArtifact], key: str) -> 
         for finding in artifact.read_json(FINDINGS_FILE)["findings"]:
             if key in finding["segments"]:
                 facts = {name: finding[name] for name in ("words", "group", "columns")}
-                drifts.append(SegmentDrift(**returned_address(each).model_dump(), at=each.at, **facts))
+                drifts.append(SegmentDrift.of(each, each.artifact, **facts))
     return drifts

@@ -31,7 +31,7 @@ from airflow_hops.web.artifacts.lookup import (
     run_of,
 )
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, producer_in, returned_by_runs
-from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
+from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, RunFacts, TaskAddress, Time
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["artifacts"])
@@ -70,15 +70,9 @@ class ArtifactEntry(ArtifactSummary):
     """Task instance that made it, in an earlier run if it was cached; null if that is in another DAG."""
 
 
-class RunSummary(Model):
+class RunSummary(RunFacts):
     """A DAG run."""
 
-    run_id: str
-    state: str
-    run_type: str
-    run_after: Time
-    started_at: Time | None
-    ended_at: Time | None
     artifacts: list[ArtifactSummary]
 
 
@@ -126,14 +120,8 @@ def list_runs(
             if with_kind in (None, each.artifact.kind):
                 held[each.run_id].append(each)
         results = [
-            RunSummary(
-                run_id=run.run_id,
-                state=str(run.state),
-                run_type=str(run.run_type),
-                run_after=run.run_after,
-                started_at=run.start_date,
-                ended_at=run.end_date,
-                artifacts=[_summary(returned_address(each), each.artifact) for each in held[run.run_id]],
+            RunSummary.of_run(
+                run, artifacts=[_summary(returned_address(each), each.artifact) for each in held[run.run_id]]
             )
             for run in runs
         ]
@@ -181,11 +169,12 @@ def get_artifact(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath, 
     """Returns an artifact: files, metrics and inputs."""
     manifest = found.manifest
     address = ArtifactAddress.of(task, kind=kind)
-    return ArtifactDetail(
-        **{**_present(address, found.artifact, manifest).model_dump(), "maker": address_of(manifest)},
-        uri=found.artifact.uri,
-        try_number=manifest.producer.try_number,
-        files=list(manifest.files),
+    return ArtifactDetail.of(
+        _present(address, found.artifact, manifest),
+        found.artifact,
+        manifest.producer,
+        maker=address_of(manifest),
+        files=manifest.files,
         inputs={role: [_input(found, user, each) for each in values] for role, values in manifest.inputs.items()},
     )
 
@@ -201,15 +190,7 @@ def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
 
 
 def _summary(address: ArtifactAddress, artifact: Artifact) -> ArtifactSummary:
-    return ArtifactSummary(
-        **address.model_dump(),
-        fingerprint=artifact.fingerprint,
-        cached=artifact.cached,
-        metrics=dict(artifact.metrics),
-        rows=dict(artifact.rows),
-        total_rows=total_rows(artifact.rows, artifact.properties),
-        properties=dict(artifact.properties),
-    )
+    return ArtifactSummary.of(address, artifact, total_rows=total_rows(artifact.rows, artifact.properties))
 
 
 def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -> ArtifactEntry:
@@ -217,23 +198,17 @@ def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -
         artifact, manifest = open_artifact(store, artifact)
     except HTTPException as error:
         state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
-        return ArtifactEntry(
-            **_summary(address, artifact).model_dump(),
-            state=state,
-            detail=str(error.detail),
-            created_at=None,
-            size_bytes=None,
-            maker=None,
-        )
+        missing = {"state": state, "detail": str(error.detail), "created_at": None, "size_bytes": None, "maker": None}
+        return ArtifactEntry.of(_summary(address, artifact), **missing)
     return _present(address, artifact, manifest)
 
 
 def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -> ArtifactEntry:
-    return ArtifactEntry(
-        **_summary(address, artifact).model_dump(),
+    return ArtifactEntry.of(
+        _summary(address, artifact),
+        manifest,
         state="present",
         detail=None,
-        created_at=manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
         size_bytes=sum(file.size_bytes for file in manifest.files),
         maker=address_of(manifest) if manifest.producer.dag_id == address.dag_id else None,
     )

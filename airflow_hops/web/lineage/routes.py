@@ -163,19 +163,16 @@ def _node(
     properties = manifest.properties
     rows = total_rows(manifest.rows, properties)
     window = properties.get("window")
-    return LineageNode(
+    return LineageNode.of(
+        manifest,
         id=name,
-        kind=manifest.kind,
         state="present",
         detail=None,
         address=address_of(manifest),
-        fingerprint=manifest.fingerprint,
-        created_at=manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
         size_bytes=sum(file.size_bytes for file in manifest.files),
         files=len(manifest.files),
         rows=None if rows is None else rows.rows_out,
         window=list(window) if isinstance(window, list | tuple) else None,
-        metrics=dict(manifest.metrics),
         facts={name: properties[name] for name in _FACTS if name in properties},
         cached=any((each.dag_id, each.run_id) == asked and each.artifact.cached for each in holders),
         runs=_runs(holders),

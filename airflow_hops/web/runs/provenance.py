@@ -6,7 +6,7 @@ import difflib
 import json
 import time
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 
@@ -19,7 +19,7 @@ from airflow_hops.core.training.record import TrainingRecord
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
-from airflow_hops.web.artifacts.routes import ArtifactAddress
+from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.web.runs.records import Trainings
 from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
 from airflow_hops.web.types import Model
@@ -101,12 +101,7 @@ def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
                 data.append(_data(store, dag_id, "statistics", store.manifest(uri).reference(uri)))
     if record is None:
         return RunProvenance(data=data)
-    return RunProvenance(
-        python=record.python or None,
-        package=record.package_version,
-        packages=dict(record.packages),
-        data=data,
-    )
+    return RunProvenance.of(record, python=record.python or None, package=record.package_version, data=data)
 
 
 @router.get("/{training_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
@@ -162,21 +157,13 @@ def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | Non
 
 
 def _data(store: ArtifactStore, dag_id: str, role: str, artifact: Artifact) -> RunData:
-    unknown = RunData(role=role, uri=artifact.uri, fingerprint=artifact.fingerprint, window=None, rows={}, made_by=None)
-    try:
+    facts: dict[str, Any] = {"window": None, "rows": {}, "made_by": None}
+    with suppress(HopsError):
         manifest = store.manifest(artifact.uri)
-    except HopsError:
-        return unknown
-    if manifest.producer.dag_id != dag_id:  # readers of this pipeline may lack access to that one
-        return unknown
-    return RunData(
-        role=role,
-        uri=artifact.uri,
-        fingerprint=artifact.fingerprint,
-        window=manifest.properties.get("window"),
-        rows={split: counts.rows_out for split, counts in manifest.rows.items()},
-        made_by=ArtifactAddress.of(manifest.producer, kind=manifest.kind),
-    )
+        if manifest.producer.dag_id == dag_id:  # readers of this pipeline may lack access to another one
+            rows = {split: counts.rows_out for split, counts in manifest.rows.items()}
+            facts = {"window": manifest.properties.get("window"), "rows": rows, "made_by": address_of(manifest)}
+    return RunData.of(artifact, role=role, **facts)
 
 
 def _text(name: str, content: bytes) -> str | bytes:

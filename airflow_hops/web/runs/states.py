@@ -24,7 +24,7 @@ from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.runner.progress import TaskProgress
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in, returned_by_tasks
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.types import Model, Number, RunFacts
 from airflow_hops.web.unusable_files import reading_threads
 
 _TELLING = (
@@ -60,15 +60,9 @@ class TaskVerdict(Model):
     """Error message of the task, null if it left none; or reasons of the refusal."""
 
 
-class LastRun(Model):
+class LastRun(RunFacts):
     """One of the newest runs of a DAG."""
 
-    run_id: str
-    state: str
-    run_type: str
-    run_after: Time
-    started_at: Time | None
-    ended_at: Time | None
     duration_s: Number
     """Duration so far if it has not ended."""
     refusals: list[TaskVerdict]
@@ -103,13 +97,8 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
     for run in runs:
         named = (run.dag_id, run.run_id)
         results.setdefault(run.dag_id, []).append(
-            LastRun(
-                run_id=run.run_id,
-                state=str(run.state),
-                run_type=str(run.run_type),
-                run_after=run.run_after,
-                started_at=run.start_date,
-                ended_at=run.end_date,
+            LastRun.of_run(
+                run,
                 duration_s=((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds()
                 if run.start_date
                 else None,

@@ -16,7 +16,7 @@ from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import (
     PipelineDag,
     ReturnedArtifact,
@@ -250,15 +250,14 @@ def _returned(session: Session, task: SkewSource, limit: int, offset: int) -> tu
 
 def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: MonitorDecision | None = None) -> SkewCheck:
     """Returns a comparison from its artifact and the properties of this."""
-    artifact = returned.artifact
+    metrics = returned.artifact.metrics
     window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
     return SkewCheck.of(
         of,
-        **returned_address(returned).model_dump(),
-        fingerprint=artifact.fingerprint,
-        at=returned.at,
-        rows_reference=whole(artifact.metrics.get("rows_reference")),
-        rows_current=whole(artifact.metrics.get("rows_current")),
+        returned,
+        returned.artifact,
+        rows_reference=whole(metrics.get("rows_reference")),
+        rows_current=whole(metrics.get("rows_current")),
         model=of.reference.model,
         version=of.reference.version,
         versions=of.versions or {},
