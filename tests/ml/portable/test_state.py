@@ -38,8 +38,8 @@ from airflow_hops.core.store.owners import owned_names, owners_of
 from airflow_hops.core.store.task_state import task_state
 from airflow_hops.core.training.records import read_training
 from airflow_hops.extensions.experiments.core.studies import recorded_studies, study_folder
-from airflow_hops.extensions.retention.core import monitors
-from airflow_hops.extensions.retention.core.listing import StoreListing
+from airflow_hops.extensions.governance.core import monitors
+from airflow_hops.extensions.governance.core.listing import StoreListing
 from airflow_hops.extensions.streams.core import ranges
 
 BEFORE = Path(__file__).parents[2] / "written_before" / "state.json"

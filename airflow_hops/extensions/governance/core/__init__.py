@@ -1,0 +1,1 @@
+"""The garbage collection, quotas (``quota_*``) and model cards (``cards``), without Airflow."""

@@ -1,0 +1,1 @@
+"""Airflow's side of quotas and of the garbage collection."""

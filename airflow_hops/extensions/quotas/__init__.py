@@ -1,1 +1,0 @@
-"""Quotas of a connection, which refuse steps before they start, and the costs of pipelines."""

@@ -1,1 +1,0 @@
-"""Quotas, and the use that they limit."""

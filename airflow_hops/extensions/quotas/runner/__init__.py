@@ -1,1 +1,0 @@
-"""Airflow's side of quotas."""

@@ -1,1 +1,0 @@
-"""Garbage collection of a store."""
