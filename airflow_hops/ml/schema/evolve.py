@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.schema.anomalies import find_anomalies, known_environment
 from airflow_hops.ml.schema.infer import MAX_DOMAIN_VALUES, TRAINING, infer_schema
-from airflow_hops.ml.schema.validation import find_anomalies, known_environment
 from airflow_hops.ml.statistics.summary import feature_name
 
 _NUMBERS = ("INT", "FLOAT")

@@ -15,7 +15,7 @@ from airflow_hops.core.artifacts.artifact import RowCounts
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.schema import TRAINING
-from airflow_hops.ml.schema.validation import known_environment
+from airflow_hops.ml.schema.anomalies import known_environment
 from airflow_hops.ml.statistics.sources import SourcePlan, TypesDoNotFit, plan_source
 from airflow_hops.ml.validation.row_rules import Broken, RowRules
 

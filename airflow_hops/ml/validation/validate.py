@@ -11,7 +11,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_p
 
 from airflow_hops.core.artifacts.target import REGRESSION, Target
 from airflow_hops.ml.schema import TRAINING, classes_of
-from airflow_hops.ml.schema.validation import find_anomalies, known_environment
+from airflow_hops.ml.schema.anomalies import find_anomalies, known_environment
 from airflow_hops.ml.statistics.summary import common_statistics, features_by_name
 
 FEW = 0.05

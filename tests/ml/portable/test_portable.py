@@ -20,7 +20,7 @@ from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.readers.artifact_files import example_files
-from airflow_hops.ml.schema.validation import find_anomalies
+from airflow_hops.ml.schema.anomalies import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
 
 HERE = Path(os.environ.get("HOPS_TEST_PORTABLE", Path(__file__).parent))

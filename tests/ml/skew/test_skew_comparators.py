@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.distances import STABLE
 from airflow_hops.ml.distances.detect import detect_skew, side_of
-from airflow_hops.ml.schema.validation import find_anomalies
+from airflow_hops.ml.schema.anomalies import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.validation.drift import add_drift
 

@@ -21,7 +21,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import validation
 from airflow_hops.ml.schema import classes_of, infer_schema, parse_schema, to_text
-from airflow_hops.ml.schema.validation import find_anomalies
+from airflow_hops.ml.schema.anomalies import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.validation import list_anomalies, validate_statistics

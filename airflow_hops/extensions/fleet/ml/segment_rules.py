@@ -61,7 +61,7 @@ def _broken(rows: pa.Table, columns: Columns) -> list[tuple[np.ndarray, str]]:
 def _rules(schema: str, names: tuple[str, ...]) -> Any:
     """Returns the rules of single rows; shares of a schema are those of all segments together."""
     from airflow_hops.ml.schema import TRAINING
-    from airflow_hops.ml.schema.validation import known_environment
+    from airflow_hops.ml.schema.anomalies import known_environment
     from airflow_hops.ml.schema_files import parse_schema
     from airflow_hops.ml.validation.row_rules import RowRules
 
