@@ -16,8 +16,8 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, PROFILE_NAMES, A
 from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.named_environment import BASE_NAME
 from airflow_hops.core.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
-from airflow_hops.core.steps.newer_profile import written_by_newer
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.step.newer_profile import written_by_newer
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import named_state
 from airflow_hops.runner.environments.runtime import (

@@ -20,13 +20,13 @@ from airflow_hops.core.processes.temporary_folders import full_place
 from airflow_hops.core.profiles import own_profile
 from airflow_hops.core.redaction import hide, redacted
 from airflow_hops.core.steps.jobs import Job
-from airflow_hops.core.steps.newer_profile import written_by_newer
 from airflow_hops.core.steps.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import RecordHandler, StepContext, made_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper
 from airflow_hops.ml.step.missing_modules import advice_on_missing_module
+from airflow_hops.ml.step.newer_profile import written_by_newer
 
 log = logging.getLogger("airflow_hops.step")
 
