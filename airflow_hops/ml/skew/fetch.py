@@ -27,13 +27,13 @@ from airflow_hops.core.monitor_reports import listed_reports, read_report
 from airflow_hops.core.skew import SkewOptions, SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import seconds_since
-from airflow_hops.ml.captured.server import check_not_silent
 from airflow_hops.ml.distances.times import usual_period
 from airflow_hops.ml.ingest.window import OUTSIDE_WINDOW
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.skew.capturing_server import check_not_silent
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.skew.plan import ComparisonPlan
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
