@@ -6,14 +6,13 @@ blocks by the same rules. Memory holds a few blocks, whatever the size of the fi
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.readers import parquet, text_file
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.text_types import type_of
 from airflow_hops.ml.readers.types import (
@@ -30,30 +29,29 @@ from airflow_hops.ml.readers.types import (
 _FORMATS = ("csv", "jsonl", "parquet")
 
 
-def _reader(file: RawFile) -> ModuleType:
-    if file.format not in _FORMATS:
-        raise BadInput(f"{file.name}: the file is {file.format}; expected one of {', '.join(_FORMATS)}")
-    return importlib.import_module(f"airflow_hops.ml.readers.{file.format}")
-
-
 def first_types(file: RawFile) -> Types:
     """Returns a file's columns and types, inferred from its first block (Parquet: read from its footer).
 
     Raises:
         BadInput: the file cannot be read, or lacks a wanted column.
     """
-    with explained(file.name):
-        return wanted(_with_partitions(_reader(file).first_types(file), file), file)
+    return infer_types(file, first_block_only=True)
 
 
-def infer_types(file: RawFile) -> Types:
+def infer_types(file: RawFile, *, first_block_only: bool = False) -> Types:
     """Returns a file's columns and types, inferred from all of its blocks.
 
     Raises:
         BadInput: the file cannot be read, or lacks a wanted column.
     """
     with explained(file.name):
-        return wanted(_with_partitions(_reader(file).infer_types(file), file), file)
+        return wanted(_with_partitions(_types_of(file, first_block_only=first_block_only), file), file)
+
+
+def _types_of(file: RawFile, *, first_block_only: bool) -> Types:
+    if file.format not in _FORMATS:
+        raise BadInput(f"{file.name}: the file is {file.format}; expected one of {', '.join(_FORMATS)}")
+    return text_file.types_of(file, first_block_only=first_block_only) if file.is_text else parquet.types_of(file)
 
 
 def _with_partitions(types: Types, file: RawFile) -> Types:
@@ -78,8 +76,8 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     own = types
     with explained(file.name):
         if partitions.keys() >= types.keys():  # a column is needed to count the rows
-            own = types | dict.fromkeys(list(_reader(file).first_types(file))[:1], pa.string())
-        for raw, position in _reader(file).read(file, own):
+            own = types | dict.fromkeys(list(_types_of(file, first_block_only=True))[:1], pa.string())
+        for raw, position in (text_file.rows_of if file.is_text else parquet.rows_of)(file, own):
             constants = {name: [value] * raw.num_rows for name, value in partitions.items() if _lacks(raw, name)}
             names = [name for name in raw.schema.names if name not in constants]
             arrays = [raw.column(raw.schema.get_field_index(name)) for name in names]

@@ -7,9 +7,8 @@ held. If the thread reads from a Python file (a zip member, an S3 object), closi
 from __future__ import annotations
 
 import codecs
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,164 +27,62 @@ from airflow_hops.ml.readers.csv_quotes import (
     without_quoted,
 )
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
-from airflow_hops.ml.readers.notation import as_given, plain_numbers
+from airflow_hops.ml.readers.notation import plain_numbers
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
-from airflow_hops.ml.readers.text_types import (
-    FLOAT,
-    INTEGER,
-    NOT_THE_SAME,
-    TEXT,
-    TIMES,
-    UTC_TIME,
-    Blame,
-    as_type,
-    join,
-    type_of,
-    why_not,
-    why_text,
-    why_utc,
-)
-from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
+from airflow_hops.ml.readers.text_types import TEXT, as_type, join, type_of
+from airflow_hops.ml.readers.types import Types, batch_of
 
 # How a file is read, in one pass and with a few blocks in memory: RowCutter finds the end of the last whole row in a
 # block, other conventions of quotes are rewritten to doubled quotes, Arrow parses the block as text only, and
 # text_types decides on types. Arrow's own type inference is not used, because it would read 007 as 7 and 1E5 as a
 # number, and would decide on each block separately.
 
-log = logging.getLogger(__name__)
-
 DELIMITERS = ",;\t|"
 """Delimiters that a header may be tried with."""
 _TELL = "name what separates the columns in the source's 'delimiter'"
 
 
-def first_types(file: RawFile) -> Types:
-    """Returns the header's columns, with types inferred from the first block.
-
-    Raises:
-        BadInput: the header is missing or repeats a name, or the text is not in the source's encoding.
-    """
-    block, _ = next(blocks(file), (b"", 0))
-    types = given_types(header_of(block, file), file)
-    rows = parse(block, file, names_given(file), dict.fromkeys(types, TEXT), 0)
-    widen(types, rows, file, 0 if file.notices is None else None)
-    _check_header(types, rows, file)
-    return types
-
-
-def infer_types(file: RawFile) -> Types:
-    """Returns the header's columns, with types that hold the values of all blocks.
-
-    Raises:
-        BadInput: a row has more or fewer columns than the header.
-    """
-    types: Types = {}
-    header = names_given(file)
-    rows = 0
-    for block, _ in blocks(file):
-        types = types or given_types(header_of(block, file), file)
-        texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
-        # first_types() has logged the columns that are text from the first block on.
-        widen(types, texts, file, rows or None if file.notices is None else None)
-        header = list(types)
-        rows += texts.num_rows
-    return types
-
-
-def given_types(header: list[str], file: RawFile) -> Types:
-    """Returns the types in the source's schema; null for columns that it does not name."""
-    values = file.source.schema
-    return {name: type_named(values[name], name, file.source) if name in values else pa.null() for name in header}
-
-
-def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None) -> None:
-    """Widens inferred types in place so that they hold further values, and logs why a column becomes text.
-
-    Args:
-        types: Types by column.
-        texts: Columns of text.
-        file: The file; types from its source's schema are left alone.
-        rows_before: Number of earlier rows in the file; None to log nothing.
-    """
-    for name in texts.column_names:
-        old = types[name]
-        if name in file.source.schema or old == TEXT:
-            continue
-        column = texts.column(name).combine_chunks()
-        types[name] = join(old, type_of(plain_numbers(column, file.source)))
-        if types[name] == UTC_TIME and rows_before is not None and (blame := why_utc(column)) is not None:
-            log.warning("%s, %s", file.name, _named(blame, name, column, rows_before))
-        if types[name] == TEXT and rows_before is not None:
-            blame = why_text(column) if pa.types.is_null(old) else why_not(plain_numbers(column, file.source), old)
-            if blame is not None:
-                # Values such as codes are expected to stay text.
-                level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING
-                log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before))
-
-
-def read(
-    file: RawFile,
-    types: Types,
-    *,
-    has_block: Callable[[int], bool] = lambda number: True,
-    is_wanted: Callable[[str], bool] | None = None,
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Streams the rows, with the position in the raw file.
+class CsvFile:
+    """A file of CSV, whose columns are parsed as text; as :class:`~airflow_hops.ml.readers.text_file._Format`.
 
     Args:
         file: The file.
-        types: Types by column; if the file has none of the columns, its first is read, for the number of rows.
-        has_block: Returns whether to read a block, by its number from 0.
-        is_wanted: Ignored, since the header names all columns.
-
-    Raises:
-        TypesDoNotFit: a block has values of other types.
-        BadInput: a row has more or fewer columns than the header, or a value does not fit the source's schema.
     """
-    header = names_given(file)
-    rows = 0
-    for number, (block, position) in enumerate(blocks(file)):
-        names = header or header_of(block, file)
-        if not has_block(number):
-            rows += block.count(b"\n") - (header is None)  # inexact if values have newlines
-        elif header is None or block.strip(b"\r\n"):
-            own = {name: types[name] for name in names if name in types} or {names[0]: TEXT}
-            batch = _read_block(block, file, header, own, rows)
-            rows += batch.num_rows
-            yield batch, position
-        header = names
 
+    WITHOUT_ROWS = "the file has no header; expected the columns' names in its first row"
 
-def _read_block(
-    block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int
-) -> pa.RecordBatch:
-    table = parse(block, file, header, dict.fromkeys(types, TEXT), rows_before)
-    columns, misfits, why = [], {}, ""
-    for name, kind in types.items():
-        texts = table.column(name).combine_chunks()
-        if name in file.source.schema:
-            columns.append(as_given(texts, name, kind, file, rows_before))
-            continue
-        numbers = texts if kind == TEXT else plain_numbers(texts, file.source)
-        columns.append(as_type(numbers, kind))
-        if columns[-1] is None:
-            misfits[name] = join(kind, type_of(numbers))
-            why = why or _named(why_not(numbers, kind), name, texts, rows_before)
-    if misfits:
-        raise TypesDoNotFit(file.name, misfits, why)
-    if file.notices is not None:
-        for name, kind in types.items():
-            texts = table.column(name).combine_chunks()
-            if kind in TIMES and name not in file.source.schema:
-                file.notices.add_times(name, texts, kind, file.name, rows_before)
-            elif file.source.units and kind in (INTEGER, FLOAT):
-                file.notices.add_units(name, texts, file.source.units, file.name, rows_before)
-    return pa.RecordBatch.from_arrays(columns, list(types))
+    def __init__(self, file: RawFile) -> None:
+        self._file = file
+        self._header = names_given(file)
 
+    def blocks(self) -> Iterator[tuple[bytes, int]]:
+        """Streams blocks of whole rows."""
+        return blocks(self._file)
 
-def _named(blame: Blame, name: str, column: pa.Array, rows_before: int) -> str:
-    position, why = blame
-    return f"row {rows_before + position + 1}, column {name!r}: {column[position].as_py()!r} {why}"
+    def skip(self, block: bytes) -> int:
+        """Returns the number of rows of a block; inexact if values have newlines."""
+        rows = block.count(b"\n") - (self._header is None)
+        self._header = self._header or header_of(block, self._file)
+        return rows
+
+    def parse(self, block: bytes, rows_before: int, types: Types | None) -> pa.RecordBatch | None:
+        """Returns columns of text; if the file has none of the columns, its first, for the number of rows."""
+        header = self._header
+        self._header = names = header or header_of(block, self._file)
+        if types is not None:
+            if header is not None and not block.strip(b"\r\n"):
+                return None
+            names = [name for name in names if name in types] or names[:1]
+        table = parse(block, self._file, header, dict.fromkeys(names, TEXT), rows_before)
+        return batch_of([column.combine_chunks() for column in table.columns], table.column_names, table.num_rows)
+
+    def type_of(self, column: pa.Array) -> pa.DataType:
+        """Returns the type that all values have."""
+        return type_of(plain_numbers(column, self._file.source))
+
+    def as_type(self, column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+        """Converts a column; None if a value is not of the type."""
+        return as_type(column if kind == TEXT else plain_numbers(column, self._file.source), kind)
 
 
 def parse(
@@ -235,7 +132,7 @@ def names_given(file: RawFile) -> list[str] | None:
     return None if header is None or isinstance(header, bool) else list(header)
 
 
-def _check_header(types: Types, rows: pa.Table, file: RawFile) -> None:
+def check_header(types: Types, rows: pa.RecordBatch, file: RawFile) -> None:
     """Raises BadInput if the names look like values of their columns: the first row may be one, and would be lost.
 
     A text that is in no row of a column whose values repeat is a name.
@@ -246,7 +143,7 @@ def _check_header(types: Types, rows: pa.Table, file: RawFile) -> None:
     kinds = {name: kind for name, kind in types.items() if kind != TEXT and not pa.types.is_null(kind)}
     are_values = (join(kind, type_of(plain_numbers(pa.array([name]), source))) != TEXT for name, kind in kinds.items())
     is_counted = len(names) > 2 and names == [str(number) for number in range(len(names))]  # by pandas and others
-    distinct = {name: pc.unique(rows.column(name)) for name, kind in types.items() if kind == TEXT}
+    distinct = {name: pc.unique(rows[name]) for name, kind in types.items() if kind == TEXT}
     is_named = any(
         2 * len(values) <= rows.num_rows and name not in values.to_pylist() for name, values in distinct.items()
     )

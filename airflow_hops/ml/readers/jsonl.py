@@ -7,8 +7,8 @@ more digits than float64 holds.
 from __future__ import annotations
 
 import io
+import itertools
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -18,15 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.ml.readers.joined_types import join_texts, settled
 from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
-from airflow_hops.ml.readers.notation import as_given
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     FLOAT,
     INTEGER,
+    LARGE_INTEGER,
     TEXT,
     TIMES,
     as_type,
@@ -34,10 +34,8 @@ from airflow_hops.ml.readers.text_types import (
     type_of_integers,
     type_of_number,
 )
-from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, check_text, type_named
+from airflow_hops.ml.readers.types import Types, batch_of
 from airflow_hops.ml.readers.vectors import map_types
-
-log = logging.getLogger(__name__)
 
 _MOST_LEVELS = 100
 _BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]')  # without going back, which takes memory
@@ -51,58 +49,57 @@ class _Number(str):
     """Number as written in the file."""
 
 
-def first_types(file: RawFile) -> Types:
-    """Returns the fields of the first block's objects, with their types; raises as :func:`infer_types`."""
-    return infer_types(file, first_block_only=True)
-
-
-def infer_types(file: RawFile, *, first_block_only: bool = False) -> Types:
-    """Returns the fields of all objects, with types that hold their values.
-
-    Raises:
-        BadInput: a line is not a JSON object, or the file has no lines.
-    """
-    types: Types = {}
-    rows = 0
-    for block, _ in blocks(file):
-        # first_types() has logged the fields that are text from the first block on.
-        is_logged = file.notices is None and (rows or first_block_only)
-        rows += _widen(types, block, file, rows if is_logged else None)
-        if first_block_only:
-            break
-    if not types:
-        raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
-    return types
-
-
-def read(
-    file: RawFile,
-    types: Types,
-    *,
-    has_block: Callable[[int], bool] = lambda number: True,
-    is_wanted: Callable[[str], bool] | None = None,
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Streams the rows, with the position in the raw file.
+class JsonLines:
+    """A file of JSON lines, whose values are parsed in their types; as ``_Format`` of :mod:`text_file`.
 
     Args:
         file: The file.
-        types: Types by field.
-        has_block: Returns whether to read a block, by its number from 0.
-        is_wanted: Returns whether a field without a type is wanted too; None for all, unless the source names columns.
-
-    Raises:
-        TypesDoNotFit: a value is not of its column's type, or an object has another wanted field.
-        BadInput: a line is not a JSON object, or a value does not fit the source's schema.
     """
-    rows = 0
-    for number, (block, position) in enumerate(blocks(file)):
-        if not has_block(number):
-            rows += block.count(b"\n")
-        elif block.strip():
-            batch = _read_block(block, file, types, rows, is_wanted or (lambda name: file.source.columns is None))
-            check_text(batch, file, rows)
-            rows += batch.num_rows
-            yield batch, position
+
+    WITHOUT_ROWS = "the file has no rows; expected one JSON object a line"
+
+    def __init__(self, file: RawFile) -> None:
+        self._file = file
+
+    def blocks(self) -> Iterator[tuple[bytes, int]]:
+        """Streams blocks of whole lines."""
+        return blocks(self._file)
+
+    def skip(self, block: bytes) -> int:
+        """Returns the number of rows of a block."""
+        return block.count(b"\n")
+
+    def parse(self, block: bytes, rows_before: int, types: Types | None) -> pa.RecordBatch | None:
+        """Returns the fields, each in its type if this holds all values, or else in their own; strings are no times."""
+        if not block.strip():
+            return None
+        check_fields(block, self._file.name)
+        given = self._file.source.schema
+        held = {n: TEXT if kind in TIMES and n not in given else kind for n, kind in (types or {}).items()}
+        table = _by_arrow(block, held)
+        if table is not None and types is None and (times := _times_as_text(table.schema)):
+            names, table = table.column_names, _by_arrow(block, times)
+            table = table and table.select(names)
+        columns = dict[str, pa.Array]()
+        if table is not None:
+            columns = {name: pa.nulls(len(table), kind) for name, kind in held.items()}
+            columns |= {name: table[name].combine_chunks() for name in table.column_names}
+            return batch_of(list(columns.values()), list(columns), len(table))
+        rows = _by_python(block, self._file, rows_before)
+        for name in dict.fromkeys(itertools.chain(held, *rows)):
+            kind = TEXT if name in given else held.get(name, pa.null())
+            columns[name] = _array([row.get(name) for row in rows], kind)
+        return batch_of(list(columns.values()), list(columns), len(rows))
+
+    def type_of(self, column: pa.Array) -> pa.DataType:
+        """Returns the type of a column's values; strings are times only if all are."""
+        return time_or_text(column) if column.type == TEXT else _type_of_array(column)
+
+    def as_type(self, column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+        """Converts a column; None if a value is not of the type."""
+        if column.type == kind:
+            return column
+        return as_type(column, kind) if column.type == TEXT and kind in TIMES else None
 
 
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
@@ -121,71 +118,6 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             yield lines.of(pending, is_whole=True), raw.tell()
 
 
-def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -> int:
-    """Widens inferred types in place to hold a block's objects, logs why a field becomes text, and counts the objects.
-
-    Nothing is logged if ``rows_before``, the number of earlier rows in the file, is None.
-    """
-    check_fields(block, file.name)
-    table = _by_arrow(block, {})
-    names = table.column_names if table is not None else []
-    texts = {item.name: map_types(item.type, _as_written) for item in table.schema} if table is not None else {}
-    times = {name: kind for name, kind in texts.items() if kind != table.schema.field(name).type} if table else {}
-    if times:  # reads them as text
-        table = _by_arrow(block, times)
-    if table is None:
-        rows = _by_python(block, file, rows_before)
-        results = _types_of(rows)
-        count = len(rows)
-    else:
-        columns = {name: table.column(name).combine_chunks() for name in names}
-        results = {
-            n: time_or_text(texts) if texts.type == TEXT else _type_of_array(texts) for n, texts in columns.items()
-        }
-        count = table.num_rows
-    for name, kind in results.items():
-        if name in file.source.schema:
-            types[name] = type_named(file.source.schema[name], name, file.source)
-            continue
-        old = types.get(name, pa.null())
-        types[name] = join_texts(old, kind)
-        if types[name] == TEXT != old and rows_before is not None:
-            where = _first_misfit(_by_python(block, file, rows_before), name, old, TEXT, rows_before)
-            if where:
-                log.warning("%s, %s; the column is text", file.name, where)
-    return count
-
-
-def _read_block(
-    block: bytes, file: RawFile, types: Types, rows_before: int, is_wanted: Callable[[str], bool]
-) -> pa.RecordBatch:
-    check_fields(block, file.name)
-    batch = _batch_by_arrow(block, file, types, rows_before, is_wanted)
-    if batch is not None:
-        return batch
-    rows = _by_python(block, file, rows_before)
-    result = _types_of(rows)
-    misfits = {name: kind for name, kind in result.items() if name not in types and is_wanted(name)}
-    why = ""
-    columns = []
-    for name, kind in types.items():
-        values = [row.get(name) for row in rows]
-        if name in file.source.schema:
-            columns.append(as_given(pa.array(map(_text, values), TEXT), name, kind, file, rows_before))
-            continue
-        columns.append(_array(values, kind))
-        if columns[-1] is None:
-            misfits[name] = join_texts(kind, result[name])
-            why = why or _first_misfit(rows, name, kind, misfits[name], rows_before)
-    if misfits:
-        raise TypesDoNotFit(file.name, misfits, why)
-    if file.notices is not None:
-        for name in (name for name, kind in types.items() if kind in TIMES and name not in file.source.schema):
-            texts = pa.array([row.get(name) for row in rows], TEXT)
-            file.notices.add_times(name, texts, types[name], file.name, rows_before)
-    return batch_of(columns, list(types), len(rows))
-
-
 def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
     """Parses a block with Arrow; None if it cannot, or may have rounded numbers."""
     if b"\0" in block or (
@@ -196,7 +128,9 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
         table = arrow_json.read_json(
             io.BytesIO(block),
             read_options=arrow_json.ReadOptions(block_size=len(block) + 1, use_threads=False),
-            parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(known.items()))),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=pa.schema([(name, kind) for name, kind in known.items() if not pa.types.is_null(kind)])
+            ),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the latter for lists of lists where nulls are expected
         return None
@@ -236,37 +170,13 @@ def _type_of_array(array: pa.Array) -> pa.DataType:
     return type_of_integers(array) if kind == INTEGER else kind
 
 
-def _as_written(kind: pa.DataType) -> pa.DataType:
-    return TEXT if pa.types.is_timestamp(kind) else kind
+def _times_as_text(schema: pa.Schema) -> Types:
+    """Returns the columns in which Arrow has read strings as times, with strings in their types."""
+    texts = {each: map_types(each.type, lambda leaf: TEXT if pa.types.is_timestamp(leaf) else leaf) for each in schema}
+    return {each.name: kind for each, kind in texts.items() if kind != each.type}
 
 
-def _batch_by_arrow(
-    block: bytes, file: RawFile, types: Types, rows_before: int, is_wanted: Callable[[str], bool]
-) -> pa.RecordBatch | None:
-    """Parses a block with Arrow; None if Arrow cannot confirm that all values are of these types."""
-    values = file.source.schema
-    is_time = {name: kind in TIMES and name not in values for name, kind in types.items()}
-    known = {name: TEXT if is_time[name] else kind for name, kind in types.items() if not pa.types.is_null(kind)}
-    table = _by_arrow(block, known)
-    if table is None or any(name not in types and is_wanted(name) for name in table.column_names):
-        return None
-    columns = []
-    for name, kind in types.items():
-        if name not in table.column_names:
-            columns.append(pa.nulls(table.num_rows, kind))
-            continue
-        column = table.column(name).combine_chunks()
-        column = as_type(column, kind) if is_time[name] else column
-        if column is None or column.type != kind:
-            return None
-        columns.append(column)
-    if file.notices is not None:
-        for name in filter(is_time.get, table.column_names):
-            file.notices.add_times(name, table.column(name).combine_chunks(), types[name], file.name, rows_before)
-    return batch_of(columns, list(types), table.num_rows)
-
-
-def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
+def _by_python(block: bytes, file: RawFile, rows_before: int) -> Rows:
     """Parses a block's objects, keeping numbers as written."""
     rows: list[dict[str, Any]] = []
     for line in filter(bytes.strip, block.split(b"\n")):
@@ -278,7 +188,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
         except (ValueError, RecursionError) as failure:
             error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"
         if error is not None:
-            number = (rows_before or 0) + len(rows) + 1
+            number = rows_before + len(rows) + 1
             raise UnreadableFile(file.name, f", row {number}: {error}; expected one JSON object a line")
         rows.append(row)
     return rows
@@ -323,19 +233,6 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 """Decoder of all texts, as Python's function makes one for each."""
 
 
-def _types_of(rows: Rows) -> Types:
-    """Infers the types of objects' fields; strings are times only if all are."""
-    types: Types = {}
-    for row in rows:
-        for name, value in row.items():
-            types[name] = _widened(types.get(name, pa.null()), value)
-    for name, kind in types.items():
-        values = [row.get(name) for row in rows]
-        if kind == TEXT and all(value is None or type(value) is str for value in values):
-            types[name] = time_or_text(pa.array(values, TEXT))
-    return types
-
-
 def _widened(kind: pa.DataType, value: object) -> pa.DataType:
     return join_texts(kind, _type_of(value))
 
@@ -356,13 +253,11 @@ def _type_of(value: object) -> pa.DataType:
     return TEXT
 
 
-def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array | None:
-    """Converts values to a type; None if one is not of the type."""
-    if kind in TIMES:
-        are_texts = all(value is None or type(value) is str for value in values)
-        return as_type(pa.array(values, TEXT), kind) if are_texts else None
-    if any(settled(_widened(kind, value)) != kind for value in values):
-        return None
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Converts values to a type that holds all of them: the given one, or else their own."""
+    own = reduce(_widened, values, pa.null())
+    if settled(join_texts(kind, own)) != kind:
+        kind = map_types(own, lambda leaf: INTEGER if leaf == LARGE_INTEGER else leaf)
     return pa.array([_as(value, kind) for value in values], kind)
 
 
@@ -391,20 +286,3 @@ def _text(value: object, *, quoted: bool = False) -> str | None:
         items = (f"{json.dumps(name, ensure_ascii=False)}: {_text(item, quoted=True)}" for name, item in value.items())
         return f"{{{', '.join(items)}}}"
     return json.dumps(value) if quoted or value is not None else None
-
-
-def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: int) -> str:
-    """Describes the first value that changes the type of a column, with its row; "" if no value does."""
-    for position, row in enumerate(rows):
-        value = row.get(name)
-        if kind in TIMES and type(value) is str and as_type(pa.array([value]), kind) is not None:
-            continue
-        widened = _widened(kind, value)
-        is_text = isinstance(value, str) and not isinstance(value, _Number)
-        if widened != kind and (to != TEXT or widened == TEXT) and not (is_text and pa.types.is_null(kind)):
-            why = f"is not {settled(kind)}, as the values before are"
-            if isinstance(value, _Number) and type_of_number(value) == TEXT:
-                why = "would not be the same again as a number"
-            return f"row {rows_before + position + 1}, column {name!r}: {_text(value, quoted=True)} {why}"
-        kind = widened
-    return ""

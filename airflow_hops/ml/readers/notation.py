@@ -61,7 +61,7 @@ def times_fit(texts: pa.Array, layout: str) -> bool:
 def _times(texts: pa.Array, layout: str, kind: pa.DataType) -> pa.Array:
     texts = pc.ascii_trim_whitespace(texts)
     times = pc.strptime(texts, format=layout, unit="s", error_is_null=False)
-    # Arrow reads February 31 as March 3.
+    # PyArrow 10.0 (apache/arrow#31374): reads February 31 as March 3.
     if not _without_zeros(pc.strftime(times, format=layout)).equals(_without_zeros(texts)):
         raise pa.ArrowInvalid("no such day")
     return times.cast(kind)

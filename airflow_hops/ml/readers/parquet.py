@@ -29,7 +29,7 @@ _FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
 """From this time on, Spark's legacy calendar and time zones agree with today's."""
 
 
-def first_types(file: RawFile) -> Types:
+def types_of(file: RawFile) -> Types:
     """Returns the footer's columns, without an index that pandas wrote, unless the source names it.
 
     Raises:
@@ -93,10 +93,6 @@ def _check_encodings(metadata: Any, name: str) -> None:
             )
 
 
-infer_types = first_types
-"""Same as :func:`first_types`: the footer has the types of the whole file."""
-
-
 def row_groups(file: RawFile) -> list[tuple[int, int]]:
     """Returns the rows and the uncompressed bytes of each row group."""
     with file.stream() as (stream, _):
@@ -114,7 +110,7 @@ def index_columns(schema: pa.Schema) -> list[str]:
     return [name for name in index if isinstance(name, str) and name in schema.names]
 
 
-def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+def rows_of(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Streams the rows, with the position in the raw file.
 
     Raises:

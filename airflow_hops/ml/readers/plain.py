@@ -80,7 +80,7 @@ def plain(array: pa.Array, *, times: bool = True) -> pa.Array:
     if kinds.is_float16(kind):
         return pa.array(array.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
     if kinds.is_fixed_size_binary(kind):
-        # take() copies the values: Arrow's cast of a slice reads beyond them, and gives nulls a length.
+        # PyArrow 10.0: its cast of a slice reads beyond the values, and gives nulls a length; take() copies them.
         values = array.take(pa.array(np.flatnonzero(~missing))).cast(pa.binary())
         return values.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
     if kinds.is_struct(kind):

@@ -117,7 +117,7 @@ class RawFile:
     @contextmanager
     def stream(self) -> Iterator[tuple[Any, Any]]:
         """Opens the file; yields its decompressed bytes, and the raw stream, whose position shows progress."""
-        # Recreated, since connections do not survive a fork; in the same process, fsspec returns its cached instance.
+        # fsspec 2026.9: connections do not survive a fork; in the same process, it returns its cached instance.
         fs = type(self.fs)(*self.fs.storage_args, **self.fs.storage_options)
         with explained(self.name), fs.open(self.file.path, "rb", block_size=2 * BLOCK_BYTES) as raw:
             if self.compression is None:
@@ -136,7 +136,7 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
         EmptyFile: the file is empty.
         BadInput: the format is not recognised.
     """
-    with fs.open(file.path, "rb", block_size=1 << 10) as stream:  # s3fs would read 50 MiB
+    with fs.open(file.path, "rb", block_size=1 << 10) as stream:  # s3fs 2026.9: would read 50 MiB
         head = stream.read(8)
     parts = [suffix.lstrip(".").lower() for suffix in PurePosixPath(file.path).suffixes]
     while parts and parts[-1] in _COMPRESSED:
@@ -220,7 +220,7 @@ def explained(name: str) -> Iterator[None]:
             raise
         raise UnreadableFile(name, f": refused: {why}") from None
     except OSError as error:
-        # For damaged contents, Arrow raises a plain OSError without errno; all others come from the file system.
+        # PyArrow 10.0: raises an OSError without errno for damaged contents; all others come from the file system.
         if type(error) is not OSError or error.errno is not None:
             raise
         raise _unreadable(name, error) from error

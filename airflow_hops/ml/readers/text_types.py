@@ -43,7 +43,6 @@ _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
 """Pattern of times with a zone."""
 NUMBER, A_TIME = "a number", "a time"
-_NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
 LIKENESSES = {
     NUMBER: r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$",
     A_TIME: r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$",
@@ -138,12 +137,8 @@ def is_exact(number: str) -> bool:
     return Context(prec=max(1, len(written.as_tuple().digits))).plus(Decimal(value)) == written
 
 
-Blame = tuple[int, str]
-"""Position of a value, and the reason why its column is not of the expected type."""
-
-
-def why_text(texts: pa.Array) -> Blame | None:
-    """Returns the value that turns a column of numbers or times into text; None if most values are neither."""
+def why_text(texts: pa.Array) -> tuple[int, str] | None:
+    """Returns the position of the value that makes text of numbers or times, and why; None if most are neither."""
     count = len(texts) - texts.null_count
     for what, pattern in LIKENESSES.items():
         alike = pc.match_substring_regex(texts, pattern)
@@ -153,23 +148,6 @@ def why_text(texts: pa.Array) -> Blame | None:
         if others == 0 and what == NUMBER:
             return first_bad(texts, lambda some: as_type(some, FLOAT) is not None), NOT_THE_SAME
     return None
-
-
-def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
-    """Returns the first value that is not of the earlier values' type; all are text."""
-    if pa.types.is_null(kind):
-        return pc.index(pc.is_valid(texts), True).as_py(), "is the first value"
-    if kind in _INTEGERS:
-        kind = FLOAT if as_type(texts, FLOAT) is None else INTEGER
-    position = first_bad(texts, lambda some: as_type(some, kind) is not None)
-    return position, f"is not {_NAMES.get(kind, kind)}, as the values before are"
-
-
-def why_utc(texts: pa.Array) -> Blame | None:
-    """Returns the first time without a zone among times in UTC; None if there is none."""
-    zoned = pc.fill_null(pc.match_substring_regex(texts, ZONE), True)
-    position = pc.index(zoned, False).as_py()
-    return None if position < 0 else (position, "has no zone, as other times have, and is read as UTC")
 
 
 def utc_times(texts: pa.Array) -> pa.Array:

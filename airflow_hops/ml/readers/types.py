@@ -35,14 +35,13 @@ _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": 
 class TypesDoNotFit(Exception):
     """Raised if values do not fit the inferred types; the source then has to be read again with wider types.
 
-    ``types`` hold the file's values, by column; ``why`` describes the first misfit, with its row and column.
+    ``types`` hold the file's values, by column; ``where`` are the rows of the first misfit.
     """
 
-    def __init__(self, file: str, types: Mapping[str, pa.DataType], why: str = "") -> None:
-        super().__init__(file, types, why)
-        self.file = file
+    def __init__(self, file: str, types: Mapping[str, pa.DataType], where: str = "") -> None:
+        super().__init__(file, types, where)
+        self.file, self.where = file, where
         self.types = {name: settled(kind) for name, kind in types.items()}
-        self.why = why or "column " + ", ".join(f"{name!r} holds {kind}" for name, kind in types.items())
 
     @property
     def is_text(self) -> bool:
@@ -50,7 +49,8 @@ class TypesDoNotFit(Exception):
         return pa.string() in self.types.values()
 
     def __str__(self) -> str:
-        return f"{self.file}, {self.why}"
+        kinds = ", ".join(f"{name!r} holds {kind}" for name, kind in self.types.items())
+        return f"{self.file}, {self.where and f'{self.where}, '}column {kinds}"
 
 
 def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:

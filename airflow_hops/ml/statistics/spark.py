@@ -59,7 +59,7 @@ def accumulate(
     if misfits:
         # Combines the misfits of all tasks, so that the data is read only once more.
         types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
-        raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
+        raise TypesDoNotFit(misfits[0].file, types, misfits[0].where)
     if sample is not None and drawn is not None:
         sample.merged(drawn)
     return accumulator or combiners.merge_tree([])

@@ -5,13 +5,12 @@ Times count as text.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from types import ModuleType
 
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_hops.ml.readers import text_file
 from airflow_hops.ml.readers.joined_types import join_texts
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.ml.statistics.formats.feature_types import Types, without_times
@@ -25,13 +24,13 @@ def lay_out(file: RawFile) -> Layout:
     """Returns the columns, with types inferred from the first block."""
     # Each process reads all of the file, so a remote file is left to one process.
     units = max(1, file.file.size_bytes // BLOCK_BYTES) if isinstance(file.fs, LocalFileSystem) else 1
-    types = without_times(_reader(file).first_types(file), file)
+    types = without_times(text_file.types_of(file, first_block_only=True), file)
     return types, (Span(file.file.size_bytes, units=units, file=file.name),)
 
 
 def all_types(file: RawFile) -> Types:
     """Returns the columns, with types inferred from all rows."""
-    return without_times(_reader(file).infer_types(file), file)
+    return without_times(text_file.types_of(file), file)
 
 
 def read(
@@ -43,11 +42,7 @@ def read(
         TypesDoNotFit: a value is not of its column's type, or there is another field.
         BadInput: a row cannot be read.
     """
-    batches = _reader(file).read(file, types, has_block=share.has, is_wanted=wanted)
+    batches = text_file.rows_of(file, types, has_block=share.has, is_wanted=wanted)
     # A reader asks for a block just before it yields it.
     pieces = ((share.units - 1, batch) for batch, _ in batches)
     yield from bounded_units((block, numbered(wanted.of(batch), block)) for block, batch in pieces)
-
-
-def _reader(file: RawFile) -> ModuleType:
-    return importlib.import_module(f"airflow_hops.ml.readers.{file.format}")
