@@ -209,7 +209,7 @@ def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Per
         part = np.abs(moves if is_text else moves.cumsum(axis=-1)).max(axis=-1)
         return np.abs(moves).sum(axis=-1) / 2, part
 
-    # NumPy's methods take as long as there are rows, or kinds, of which each takes some thirty times as long.
+    # NumPy 1.26: its methods take as long as there are rows, or kinds, of which each takes some thirty times as long.
     method: Any = "count" if 30 * len(both) > n + m else "marginals"
 
     def draw(draws: int) -> tuple[Array, Array]:

@@ -51,7 +51,7 @@ def _has(field: str, feature: Any) -> bool:
         return True
     numbers = feature.num_stats
     is_exact = feature.type != feature.INT or max(abs(numbers.min), abs(numbers.max)) < _EXACT
-    # TFDV would compare the single numbers of vectors.
+    # TFDV 1.16: would compare the single numbers of vectors.
     return field == _JENSEN_SHANNON and is_exact and vector_width(feature) is None
 
 
@@ -113,5 +113,5 @@ def _of(statistics: Any, names: Collection[str]) -> object:
     for each in statistics.datasets[0].features:
         if (name := feature_name(each)) in names:
             dataset.features.add().CopyFrom(each)
-            dataset.features[-1].path.step[:] = [name]  # TFDV 1.16 ends the process if the schema has other paths
+            dataset.features[-1].path.step[:] = [name]  # TFDV 1.16: ends the process if the schema has other paths
     return chosen

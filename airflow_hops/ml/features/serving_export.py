@@ -156,11 +156,11 @@ def _module_of(model: object, outputs: Mapping[str, OutputSpec]) -> tuple[tf.Mod
     from tensorflow.python.trackable.resource import TrackableResource
 
     module = tf.Module()
-    # Keras 3 variables wrap the TensorFlow variables that a checkpoint must contain.
+    # Keras 3.15: variables wrap the TensorFlow variables that a checkpoint must contain.
     variables = getattr(model, "variables", ())
     module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
     if isinstance(model, tf.Module):
-        # For tf_keras, only the layers: the optimizer may have functions that only run among Horovod's ranks.
+        # tf-keras 2.16: an optimizer may have functions that only run among Horovod's ranks, so only the layers.
         module.model = getattr(model, "layers", None) or model
     elif _is_keras(model):  # the tables of IntegerLookup, StringLookup and TextVectorization
         parts = tf.train.TrackableView(model).descendants()

@@ -88,7 +88,7 @@ def trace_transform(
     def transform(**tensors: object) -> dict[str, object]:
         features = {feature: tensors[argument] for feature, argument in arguments.items()}
         try:
-            # Resources that TensorFlow creates for the function (vocabulary tables) must be saved with it.
+            # TensorFlow 2.16: resources that it creates for the function (vocabulary tables) must be saved with it.
             with resource_tracker_scope(tracker):
                 outputs = preprocess(_RawFeatures(features), constants)
         except Exception as error:

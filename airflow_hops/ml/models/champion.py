@@ -133,7 +133,7 @@ def _load_keras(file: Path, model: Any) -> object:
         raise BadInput(f"its weights have the shapes {shapes}, and those of the built model {expected}")
     if (architecture := file.with_name(_ARCHITECTURE)).exists():  # of versions since 0.1.0
         check_architecture(json.loads(architecture.read_text()), _architecture(model))
-    # NumPy does not store the names of types such as bfloat16.
+    # NumPy 1.26 (jax-ml/ml_dtypes#41): does not store the names of types such as bfloat16.
     model.set_weights([v.view(o.dtype) if v.dtype.kind == "V" else v for v, o in zip(weights, own, strict=True)])
     return model
 

@@ -107,7 +107,7 @@ def to_double(column: pa.Array) -> pa.Array:
     """Returns numbers as doubles, each the nearest one."""
     if not pa.types.is_decimal(column.type):
         return column.cast(pa.float64(), safe=False)
-    # Arrow's own cast multiplies with a negative power of ten, which rounds twice: 0.3 is not 3 * 0.1.
+    # PyArrow 10.0: its cast multiplies with a negative power of ten, which rounds twice: 0.3 is not 3 * 0.1.
     words = np.frombuffer(column.buffers()[1], "<i8").reshape(-1, 2)[column.offset :][: len(column)]
     low, high = words.T
     missing = column.is_null().to_numpy(zero_copy_only=False)

@@ -122,7 +122,7 @@ def read_table(connection: duckdb.DuckDBPyConnection, folder: Path, scratch: Pat
     # Values in the names of a store's folders are no columns.
     paths = [glob.escape(str(_without_bounds(path, scratch))) for path in files]
     relation = connection.read_parquet(paths, hive_partitioning=False)
-    # Parquet has no durations, only Arrow's note in the footer, which DuckDB does not know.
+    # DuckDB 2.0: does not know Arrow's note in the footer, which durations have in Parquet.
     durations = {field.name: field.type for field in schema if _has_duration(field.type)}
     for name, kind in durations.items():
         if kind != pa.duration("us"):
@@ -169,7 +169,7 @@ def _with_reasons(
         reader = _reader(returned, options.prepare)
         check_columns(reader.schema, options)
         _check_case(reader.schema.names, "what prepare returned")
-        # A reader can be read only once, and DuckDB does not scan tables of PyArrow before 14.
+        # PyArrow 10.0: DuckDB scans tables from 14 on only, and a reader can be read only once.
         path = folder / "returned.parquet"
         schema = pa.schema([field.with_type(_written(pa.nulls(0, field.type)).type) for field in reader.schema])
         # In version 2.6, times have nanoseconds.
@@ -186,7 +186,7 @@ def _with_reasons(
             returned.project(reasons[-1])
         except duckdb.Error as error:
             raise BadInput(f"reject[{reason!r}]: {condition!r}: {described(error)}") from error
-    # Sums of integers are of 128 bits in DuckDB, which Arrow would get as decimals.
+    # DuckDB 2.0: sums of integers have 128 bits, which Arrow would get as decimals.
     select = [
         f"{quoted(name)}::BIGINT AS {quoted(name)}" if kind in ("HUGEINT", "UHUGEINT") else quoted(name)
         for name, kind in columns.items()
@@ -208,7 +208,7 @@ def _reader(returned: object, name: str) -> pa.RecordBatchReader:
     try:
         if type(returned).__module__.startswith("pandas."):
             returned = pa.Table.from_pandas(returned, preserve_index=False)
-        elif hasattr(returned, "to_arrow"):  # of Polars: PyArrow before 14 does not know the interface below
+        elif hasattr(returned, "to_arrow"):  # PyArrow 10.0: knows the interface below from 14 on; this is of Polars
             returned = returned.to_arrow()
         elif not isinstance(returned, pa.Table) and hasattr(returned, "__arrow_c_stream__"):
             returned = pa.RecordBatchReader.from_stream(returned)

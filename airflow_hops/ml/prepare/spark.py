@@ -113,12 +113,12 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """Opens a table of a snapshot with the schema of its first file, since Spark would start a job to read it."""
     first = min(folder.glob("*.parquet"))
     schema = from_arrow_schema(scan.schema(first).remove_metadata(), prefer_timestamp_ntz=True)
-    # Spark skips row groups by bounds, which may lack NaN, and by dictionaries, in which -0.0 is not 0.0.
+    # Spark 3.5: skips row groups by bounds, which may lack NaN, and by dictionaries, in which -0.0 is not 0.0.
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     _tell_case_apart(spark, schema.names)
-    # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
+    # Spark 3.5: refuses to guess the calendar before 1582; it is Arrow's, so dates are not rebased.
     reader = spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
-    # Spark decodes no percent-encoding; run IDs contain a plus sign.
+    # Spark 3.5: decodes no percent-encoding; run IDs contain a plus sign.
     return reader.parquet(f"file://{folder.absolute()}")
 
 

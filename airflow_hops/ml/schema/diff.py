@@ -112,7 +112,7 @@ def _feature_aspects(feature: Any, domains: dict[str, object]) -> dict[str, Aspe
             case "value_count":
                 aspects["values per row"] = _bounds(value)
             case "domain" | "string_domain":
-                # TFDV ignores a domain that is not defined.
+                # TFDV 1.16: ignores a domain that is not defined.
                 aspects |= _domain_aspects(domains.get(value) if field.name == "domain" else value, value)
             case "int_domain" | "float_domain":
                 aspects["range"] = _bounds(value)

@@ -154,7 +154,7 @@ def as_spark_failure(where: str = "Spark failed", *bad: type[Exception]) -> Iter
     """Turns any error into a ``HopsError`` with Spark's message; data errors and the types ``bad`` into BadInput."""
     try:
         yield
-    except Exception as error:  # errors of Spark (Py4J, PySpark) have no common base class
+    except Exception as error:  # Spark 3.5: errors (Py4J, PySpark) have no common base class
         if message := data_error(error):
             raise BadInput(f"{where}: {message}") from error
         raise (BadInput if isinstance(error, bad) else HopsError)(f"{where}: {last_words(error)}") from error

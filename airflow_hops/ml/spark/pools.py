@@ -66,7 +66,7 @@ class WorkSummary:
         except BadInput as error:
             self.error = str(error)
         except Exception as error:
-            # Arrow reports a full disk by errno, TensorFlow only in its message.
+            # TensorFlow 2.16: reports a full disk only in its message, Arrow by errno.
             if os.strerror(errno.ENOSPC) in str(error):
                 self.error, self.no_space = f"no space left on the device that holds {folder} ({error})", True
             else:

@@ -31,7 +31,7 @@ def _as_list(array: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    # TFDV needs offsets from zero, which slices of arrays lack; flatten() also drops values outside the slice.
+    # TFDV 1.16: needs offsets from zero, which slices of arrays lack; flatten() also drops values outside the slice.
     values = array.flatten()
     kind = values.type
     if is_list(kind):
@@ -62,7 +62,7 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
     if not len(array):
-        # TFDV's slicing reads buffers that Arrow omits for a file's empty arrays.
+        # TFDV 1.16: its slicing reads buffers that Arrow omits for a file's empty arrays.
         array = pa.array([], kind)
     if pa.types.is_string(kind):
         return array.cast(pa.binary())

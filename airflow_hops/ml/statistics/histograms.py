@@ -41,7 +41,7 @@ def equi_width_histogram(
     if not (np.isfinite(finite_min) and np.isfinite(finite_max) and finite_min < finite_max):
         return _of_tfdv(quantiles, cumulative_counts, finite_min, finite_max, num_buckets, num_pos_inf)
     result = statistics_pb2.Histogram(type=statistics_pb2.Histogram.STANDARD)
-    # NumPy 2 would compute the bounds of float32 values in float32.
+    # NumPy 2.4: would compute the bounds of float32 values in float32.
     bounds = np.linspace(float(finite_min), float(finite_max), num_buckets + 1)
     if not np.isfinite(bounds).all():
         return result

@@ -125,7 +125,7 @@ def _slicing(settings: _Options) -> dict[str, object]:
     from tfx_bsl.public.proto import slicing_spec_pb2
 
     if settings.slice_values is not None:
-        # TFDV does not match the text values of a SlicingConfig with features' bytes; a slicer with bytes does.
+        # TFDV 1.16: does not match the text values of a SlicingConfig with features' bytes; a slicer with bytes does.
         wanted = {name: [str(value).encode() for value in some] for name, some in settings.slice_values.items()}
         functions = [slicing_util.get_feature_value_slicer({n: wanted.get(n) for n in names}) for names in slices]
         return {"experimental_slice_functions": functions}

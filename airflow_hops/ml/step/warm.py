@@ -159,7 +159,8 @@ def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     take_variables(request["env"], request["cwd"])
     if "numpy" in sys.modules:
-        # Unlike Python's generator, NumPy's global one is not reseeded in a fork: steps would draw the same numbers.
+        # NumPy 1.26 (numpy/numpy#9650): its global generator is not reseeded in a fork: steps would draw the same
+        # numbers.
         sys.modules["numpy"].random.seed()
     # The step uses the package that its operator was imported from, which may not be the one of this process.
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -21,7 +21,7 @@ def open_tracking(tracking_uri: str) -> Any:
     Raises:
         HopsError: MLflow cannot be reached, or its database cannot be opened.
     """
-    # By default, MLflow waits minutes for an unreachable server; the task's own retries are better.
+    # MLflow 3.17: waits minutes for an unreachable server by default; the task's own retries are better.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -60,7 +60,7 @@ def experiment_id(client: Any, name: str) -> str:
         return str(experiment.experiment_id)
     location = None
     if client.tracking_uri.startswith("sqlite:"):
-        # MLflow's default is in the step's working directory, which is removed with the step.
+        # MLflow 3.17: its default is in the step's working directory, which is removed with the step.
         location = f"{_sqlite_path(client.tracking_uri).with_suffix('').as_uri()}-artifacts/{name}"
     try:
         return str(client.create_experiment(name, artifact_location=location))

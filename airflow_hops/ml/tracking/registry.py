@@ -97,7 +97,7 @@ class ModelRegistry:
                     raise
             source = self._log_description(run_id, describe) or model.uri
             if self.tracking_uri.startswith("http") and source.startswith("file:") and source == model.uri:
-                # An MLflow server refuses sources that look like paths on its own disk.
+                # MLflow 3.17: a server refuses sources that look like paths on its own disk.
                 source = f"hops-{source}"
             created = self.client.create_model_version(
                 self.model_name, source=source, run_id=run_id, tags=tags, await_creation_for=0

@@ -159,7 +159,8 @@ def _join(join: Callable[[], object]) -> None:
     numbers of steps then hang, and each reports its position.
     """
     try:
-        # A new function each time, because TensorFlow would reuse an operation that it considers free of side effects.
+        # TensorFlow 2.16: would reuse an operation that it considers free of side effects, so the function is new each
+        # time.
         tf.function(join).get_concrete_function()()
     except tf.errors.InvalidArgumentError as error:
         if "No OpKernel was registered" not in error.message:

@@ -246,7 +246,7 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
             )
     for name, variable in variables.items():
         array = values[name]
-        if array.dtype.kind == "V":  # NumPy does not save the names of types such as bfloat16
+        if array.dtype.kind == "V":  # NumPy 1.26 (jax-ml/ml_dtypes#41): saves no names such as bfloat16
             array = array.view(variable.numpy().dtype)
         variable.assign(array)
 

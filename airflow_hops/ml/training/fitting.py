@@ -215,7 +215,7 @@ def input_names(model: keras.Model, outputs: Mapping[str, object]) -> list[str] 
 def _prepare(session: Session, model: keras.Model, examples: Any, is_resumed: bool) -> None:
     """Builds the state that Keras builds at the first batch, and disables ``jit_compile`` on several ranks."""
     if session.rank.size > 1 and model.jit_compile:
-        # Keras enables it by default if it can, but XLA has no Horovod all-reduce.
+        # Horovod 0.28 (horovod/horovod#2590): XLA, which Keras enables by default if it can, has no all-reduce.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
         model.jit_compile = False
     if model.built and not is_resumed:

@@ -127,7 +127,7 @@ class RowRules:
         elif field == "float_domain" and kind in ("FLOAT", "BYTES"):
             numbers, unreadable = _numbers(flat, pa.float64(), _float)
             yield "FLOAT_TYPE_STRING_NOT_FLOAT", unreadable, "expected a number"
-            # A FloatDomain's bounds have 32 bits, and TFDV compares them with 32-bit values.
+            # TFDV 1.16: a FloatDomain's bounds have 32 bits, and are compared with 32-bit values.
             numbers = numbers.cast(pa.float32())
             if domain.disallow_nan:
                 yield "FLOAT_TYPE_HAS_NAN", _is_true(pc.is_nan(numbers)), "not allowed"

@@ -89,7 +89,7 @@ class GradientExchange:
         present = [grads[i] for i in values]
         if self.scale is not None:
             present = self.scale(present)
-        # TensorFlow has no clock if operations must be deterministic.
+        # TensorFlow 2.16: has no clock if operations must be deterministic.
         seconds = None if is_op_determinism_enabled() else self.seconds
         if seconds is not None:
             # The clock starts after the last gradient, which the all-reduce waits for anyway.

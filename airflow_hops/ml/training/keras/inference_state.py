@@ -26,7 +26,7 @@ def inference_digests(model: keras.Model, features: object = None) -> Digests:
         model: The model.
         features: ``tf.TensorSpec``s of its inputs; by default those that it was built with.
     """
-    # tf_keras counts an adapted vocabulary among the weights; its values are in a table.
+    # tf-keras 2.16: counts an adapted vocabulary among the weights; its values are in a table.
     variables = [v for v in model.weights if hasattr(v, "assign")]
     weights = [(f"weight {getattr(v, 'path', None) or v.name}", digest(v.numpy())) for v in variables]
     values = _values_beside_weights(model, _trace(model, features))

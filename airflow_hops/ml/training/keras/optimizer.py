@@ -31,7 +31,7 @@ class _DistributedOptimizer:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[object]) -> list[object]:
-        # If Keras accumulates gradients, it calls this once per update, and must clip the average.
+        # Keras 3.15: calls this once per update if it accumulates gradients, and must clip the average.
         if accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
         clipped: list[object] = super()._clip_gradients(grads)  # type: ignore[misc]

@@ -34,7 +34,7 @@ def broadcast_weights(model: keras.Model, root_rank: int = 0) -> None:
         >>> model.compile("sgd", "mse")
         >>> broadcast_weights(model)
     """
-    if not model.built:  # Keras makes the weights at the first batch, which is too late to start from equal ones
+    if not model.built:  # Keras 3.15: makes the weights at the first batch, which is too late to start from equal ones
         raise BadInput(
             f"the model {model.name!r} has no weights yet; begin it with a keras.Input, or call model.build(shape)"
         )
@@ -59,8 +59,8 @@ def broadcast_weights(model: keras.Model, root_rank: int = 0) -> None:
 def _broadcast(variables: Sequence[Any], root_rank: int) -> None:
     def broadcast() -> None:
         for number, variable in enumerate(variables):
-            # Horovod's names come from those of layers, which Keras numbers: a rank that has built a model more than
-            # the others would wait forever.
+            # Horovod 0.28: names come from those of layers, which Keras numbers: a rank that has built a model more
+            # than the others would wait forever.
             name = f"hops_weights_{number}"
             variable.assign(hvd.broadcast(variable.value, root_rank, name=name, ignore_name_scope=True))
 

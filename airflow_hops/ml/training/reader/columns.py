@@ -92,7 +92,7 @@ def to_array(column: pa.ChunkedArray, kind: SplitColumnType, where: str) -> np.n
         BadInput: a value is missing, or a row has another width.
     """
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
+    if isinstance(array, pa.ChunkedArray):  # PyArrow 10.0: combine_chunks keeps the wrapper for some types
         array = pa.concat_arrays(array.chunks)
     if kind.width is None:
         return _plain(array, where)

@@ -195,7 +195,7 @@ class SplitReader:
 
         from tensorflow.python.framework.config import is_op_determinism_enabled
 
-        # TensorFlow has no clock if operations must be deterministic. One rank waits for nobody.
+        # TensorFlow 2.16: has no clock if operations must be deterministic. One rank waits for nobody.
         waited = None if self.size == 1 or is_op_determinism_enabled() else self._waited
         how: Any = {"decoders": self.decoders, "threads": self.threads}
         dataset = batches(plan, self.kinds, self._targets, begin, give, self._given, waited, **how)

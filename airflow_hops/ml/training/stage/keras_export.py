@@ -79,7 +79,7 @@ def _export(model: Any, examples: Path | None, output: Path) -> list[str] | None
     Returns:
         Raw features that it takes; None without examples.
     """
-    # TensorFlow logs changed names and written folders, on which users cannot act.
+    # TensorFlow 2.16: logs changed names and written folders, on which users cannot act.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if examples is None:
