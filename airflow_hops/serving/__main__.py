@@ -54,5 +54,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Skips interpreter shutdown, which can crash while TensorFlow's threads still load a version.
+    # TensorFlow 2.16: a shutdown of the interpreter can crash while its threads still load a version.
     os._exit(status)

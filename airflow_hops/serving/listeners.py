@@ -52,7 +52,7 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
         bound = 0
     if bound:
         return int(bound)
-    # gRPC does not report the reason, but a plain socket does.
+    # grpcio 1.85: does not report the reason, but a plain socket does.
     try:
         socket.create_server((host, port), family=_family(host)).close()
     except OSError as error:

@@ -18,7 +18,7 @@ from airflow_hops.serving.models.catalog import State, VersionStatus
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # By default gRPC waits up to two minutes before it tries to reconnect.
+    # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]

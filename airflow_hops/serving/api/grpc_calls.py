@@ -46,7 +46,7 @@ Answering = Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
 
 _FLAGS = 0
 _FULL = (grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
-# grpcio 1.85 reports the missing deadline of a call as 2^63 ns, which neither its client nor Python's locks can wait.
+# grpcio 1.85: reports the missing deadline of a call as 2^63 ns, which neither its client nor Python's locks can wait.
 _STUCK_S = 1.0
 _LONGEST_S = 10 * 365 * 86_400.0
 # A tag's return value for gRPC's thread: the call that has ended, if any, and functions to call then.
@@ -129,7 +129,7 @@ class UnaryCalls:
             if state.stage is not STARTED:
                 return
             call = _Call(self, method)
-            # gRPC's server ends when this set is empty.
+            # grpcio 1.85: its server ends when this set is empty.
             state.rpc_states.add(call)
             queue = state.completion_queue
             state.server.request_registered_call(queue, queue, method.path, call.accepted)

@@ -81,7 +81,8 @@ def channel_arguments(flags: Flags, shared: bool) -> dict[str, int | str]:
     """Returns the options of gRPC itself; as in TensorFlow Serving, values that parse as integers are integers."""
     pairs = (pair.partition("=") for pair in flags.grpc_channel_arguments.split(",") if pair)
     return {
-        # By default gRPC shares the port with another server on it, which then gets half the requests.
+        # grpcio 1.85 (grpc/grpc#10755): shares the port by default with another server, which then gets half the
+        # requests.
         "grpc.so_reuseport": 0,
         "grpc.max_receive_message_length": flags.request_bytes,
         "grpc.max_send_message_length": -1,

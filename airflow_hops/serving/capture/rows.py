@@ -141,7 +141,7 @@ def _to_arrow(arrays: Sequence[np.ndarray]) -> object:
     shapes = [array.shape for array in arrays]
     values: np.ndarray = np.concatenate([array.reshape(-1) for array in arrays])
     if values.dtype.kind == "c":
-        # Arrow does not have complex numbers, so they become lists of the real and the imaginary part.
+        # PyArrow 10.0: has no complex numbers, so they become lists of the real and the imaginary part.
         values = values.view(values.real.dtype)
         shapes = [(*shape, 2) for shape in shapes]
     elif values.dtype.kind == "V" or values.dtype == np.float16:

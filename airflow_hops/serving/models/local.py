@@ -252,7 +252,7 @@ def feeds_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.
             used += 1
         expected_type = signature.input_types[alias]
         if expected_type is not None and value.dtype != expected_type.numpy:
-            # NumPy would convert silently, but TensorFlow refuses.
+            # NumPy 1.26: would convert silently, but TensorFlow refuses.
             raise invalid_argument(
                 f"Expects arg[{len(feeds)}] to be {expected_type.name} but {tensors.type_of(value).name} is provided "
                 f"(input alias: {alias})"

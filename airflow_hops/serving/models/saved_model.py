@@ -24,9 +24,10 @@ from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
-# Deadlines: TensorFlow interrupts a run only if it uses its own thread pool, which is slow for short runs. A signature
-# therefore runs in the request's thread without a time-out until one run took longer than _LONG_S; from then on it runs
-# in the pool with a time-out, until a run is short again. A race between requests only makes one run use the other way.
+# TensorFlow 2.16: a deadline interrupts a run only if it uses its own thread pool, which is slow for short runs. A
+# signature therefore runs in the request's thread without a time-out until one run took longer than _LONG_S; from then
+# on it runs in the pool with a time-out, until a run is short again. A race between requests only makes one run use the
+# other way.
 
 # Maximum number of cached callables: each output filter has its own, and clients choose the filters.
 _MAX_CALLABLES = 64
@@ -93,7 +94,7 @@ class SavedModelServable(LocalServable):
         try:
             run = self._callables.get((signature.name, aliases, timeout_ms))
             run = run or self._callable(signature, aliases, timeout_ms)
-            # Only scalar strings are not returned as NumPy values.
+            # TensorFlow 2.16: only scalar strings are not returned as NumPy values.
             return [np.array(value, object) if type(value) is bytes else value for value in run(*feeds)]
         except OpError as error:
             raise ServingError(code_of(error.error_code), error.message) from error
