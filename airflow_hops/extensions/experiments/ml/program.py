@@ -88,7 +88,7 @@ def call(context: TrainContext) -> Any:
     if strategy is not None:
         import tensorflow as tf
 
-        # Code that makes its own strategy gets this one, as TensorFlow can join a cluster only once per process.
+        # TensorFlow 2.16: a process can join a cluster only once, so code that makes its own strategy gets this one.
         for module in (tf.distribute, tf.distribute.experimental):
             for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
                 if isinstance(strategy, getattr(module, name)):

@@ -143,7 +143,7 @@ def _check_keys(rows: pd.DataFrame, view: FeatureView) -> None:
     """Raises BadInput for keys of another type than the view's, and for keys that pandas would confuse with others."""
     for key, kind in key_types(view).items():
         values, where = rows[key], f"view {view.name!r}: key {key!r}"
-        # Feast takes Arrow's large_string for JSON if an entity has no type.
+        # Feast 0.67: takes Arrow's large_string for JSON if an entity has no type.
         if pd.api.types.is_numeric_dtype(values) == (kind in ("STRING", "JSON")):
             first = values.head(1).tolist()[0]  # a value of Python's
             raise BadInput(f"{where} is {values.dtype} in the rows, such as {first!r}; expected {kind}")

@@ -84,7 +84,7 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
     _check_places(config, folder / CONFIG_NAME)
     _run_no_code()
     type_map._python_datetime_to_int_timestamp = _seconds
-    os.environ["TZ"] = "UTC"  # Feast's SQLite store interprets UTC times as local times
+    os.environ["TZ"] = "UTC"  # Feast 0.67: its SQLite store takes UTC times for local times
     time.tzset()
     with contextlib.chdir(folder):
         try:

@@ -34,7 +34,7 @@ _MESSAGES = load_messages(__package__)
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # By default gRPC waits up to two minutes before it tries to reconnect.
+    # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

@@ -2,5 +2,5 @@
 
 import os
 
-# Otherwise importing ONNX Runtime writes a temporary file of a fixed name, which follows another user's symbolic link.
+# onnxruntime 1.31: an import writes a temporary file of a fixed name otherwise, through another user's symbolic link.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

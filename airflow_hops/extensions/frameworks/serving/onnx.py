@@ -57,7 +57,7 @@ class OnnxServable(DescribedServable):
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
-        # onnxruntime requires external data to lie in the file's folder, after symbolic links are resolved.
+        # onnxruntime 1.31: requires external data to lie in the file's folder, after symbolic links are resolved.
         path = folder.resolve() / MODEL_FILE
         self._session = _load(path, options)
         try:
@@ -175,7 +175,7 @@ def _load(path: Path, options: ModelOptions) -> Any:
     # Memory patterns are stored for each input shape, and clients choose the number of rows.
     wanted.enable_mem_pattern = False
     try:
-        # With the fallback, onnxruntime would print a banner about the provider.
+        # onnxruntime 1.31: would print a banner about the provider with the fallback.
         return onnxruntime.InferenceSession(
             os.fspath(path), wanted, providers=["CPUExecutionProvider"], enable_fallback=0
         )
@@ -253,7 +253,7 @@ def _type_of(node: onnxruntime.NodeArg) -> tensors.TensorType:
 
 
 def _shape(node: onnxruntime.NodeArg) -> tuple[int, ...] | None:
-    # onnxruntime reports [] for scalars and for tensors of any rank.
+    # onnxruntime 1.31: reports [] for scalars and for tensors of any rank.
     return tuple(size if isinstance(size, int) else -1 for size in node.shape) or None
 
 

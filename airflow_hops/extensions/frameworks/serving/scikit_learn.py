@@ -34,7 +34,7 @@ from airflow_hops.serving.models.signature_defs import (
 PREDICTIONS = "predictions"
 PROBABILITIES = "probabilities"
 CLASSES = "classes"
-# Reading an estimator imports what it refers to, and scikit-learn's modules import each other: two threads that begin
+# scikit-learn 1.9: reading an estimator imports its modules, which import each other: two threads that begin
 # at different ones may see a module that is only half there.
 _importing = threading.Lock()
 

@@ -208,7 +208,8 @@ class _Writer(io.RawIOBase):
 @functools.cache
 def _client(pid: int, url: str, settings: tuple[tuple[str, str], ...]) -> Client:
     """Returns the process's client of a name node."""
-    # hdfs-native reuses connections to data nodes for 3 s; in a fork it would wait for those of the parent for ever.
+    # hdfs-native 0.14: reuses connections to data nodes for 3 s; in a fork it would wait for those of the parent for
+    # ever.
     time.sleep(max(0.0, _forked_s + _CONNECTIONS_S - time.monotonic()))
     try:
         client = Client(url, dict(settings))

@@ -200,7 +200,7 @@ def _read(fs: AbstractFileSystem, files: Sequence[SourceFile]) -> Iterator[tuple
         size += file.size_bytes
         if number == len(files) or len(chosen) == _READ_FILES or size >= _READ_BYTES:
             try:
-                # Not fs.cat(), for which names with brackets are patterns.
+                # fsspec 2026.9 (fsspec/filesystem_spec#838): names with brackets are patterns for fs.cat().
                 yield chosen, fs.cat_ranges([each.path for each in chosen], None, None, on_error="raise")
             except FileNotFoundError as error:
                 raise HopsError(f"{error.filename or error}: the file disappeared while it was read; retry") from error

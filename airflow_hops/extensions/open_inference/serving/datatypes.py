@@ -34,7 +34,7 @@ _NAMES = {
 TYPES = {name: BY_NAME[of] for name, of in _NAMES.items() if of in BY_NAME}
 """TensorFlow's type by the protocol's name."""
 _DATATYPES = {tensor_type.number: name for name, tensor_type in TYPES.items()}
-# NumPy 1's limit, which NumPy 2 has doubled.
+# NumPy 1.26: its limit, which NumPy 2 has doubled.
 _MAX_RANK = 32
 _LENGTH = struct.Struct("<I")
 

@@ -236,7 +236,7 @@ def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int])
     host_hash = " ".join([socket.gethostname(), *sorted(str(f.readlink()) for f in Path("/proc/self/ns").iterdir())])
     words = {"partition": number, "host": socket.gethostname(), "host_hash": host_hash}
     with call_driver(address, secret, words) as connection:
-        serve_agent(connection.fileno(), passes_notices=False)  # Spark ends its workers by SIGTERM
+        serve_agent(connection.fileno(), passes_notices=False)  # Spark 3.5: ends its workers by SIGTERM
     return iter(())
 
 

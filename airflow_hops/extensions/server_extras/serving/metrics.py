@@ -141,7 +141,8 @@ def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHis
 
 def exposition(registry: CollectorRegistry) -> bytes:
     """Returns all metrics in Prometheus' text format."""
-    # prometheus_client announces all counters with _total, which TensorFlow Serving's request_count lacks.
+    # prometheus-client 0.26 (prometheus/client_python#677): announces all counters with _total, which TensorFlow
+    # Serving's request_count lacks.
     name = f" {REQUEST_COUNT} ".encode()
     text: bytes = generate_latest(registry)
     return text.replace(name.replace(b"_count ", b"_count_total "), name)

@@ -83,7 +83,7 @@ def run(
         context.progress(number / len(tables), f"statistics of {table}")
         first = min((folder / table).glob("*.parquet"))
         schema = scan.schema(first)
-        # TFDV has no statistics of times and decimals.
+        # TFDV 1.16: has no statistics of times and decimals.
         others = {
             field.name: str(field.type)
             for field in schema

@@ -179,7 +179,7 @@ class Transfers:
             is_gone = fetch.state in ("fetched", "seeding") and self.records.fetched(ref) is None
             if fetch.state == "failed" or is_gone or (fetch.state == "previewed" and request.wants == DATA):
                 fetch.state, fetch.error, fetch.stored, fetch.checked_again = "waiting", None, set(), False
-                if info_hash not in self.own:  # added again, since libtorrent keeps the failed state after a full disk
+                if info_hash not in self.own:  # libtorrent 2.1: keeps the failed state after a full disk
                     self.session.remove(info_hash, with_files=False)
         if fetch.state == "failed" or (fetch.storing is not None and not fetch.storing.done()):
             return

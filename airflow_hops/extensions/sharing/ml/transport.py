@@ -207,7 +207,7 @@ class TorrentSession:
                 "alert_mask": status.status | status.error | status.peer | status.storage,
             }
         )
-        # By default, libtorrent limits no rate to hosts of private networks.
+        # libtorrent 2.1: limits no rate to hosts of private networks by default.
         every = lt.ip_filter()
         every.add_rule("0.0.0.0", "255.255.255.255", 1)
         self._session.set_peer_class_filter(every)

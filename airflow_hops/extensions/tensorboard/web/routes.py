@@ -39,7 +39,7 @@ _TIMEOUT_S = 60.0
 
 @router.api_route(
     "/{dag_id}/{run_id}/{task_id}/{instance}/{path:path}",
-    methods=["GET", "POST"],  # TensorBoard requests several series by POST, which changes nothing
+    methods=["GET", "POST"],  # TensorBoard 2.16: requests several series by POST, which changes nothing
     dependencies=[READS_LOGS],
     include_in_schema=False,
 )

@@ -94,7 +94,7 @@ class PostgresSession:
             yield from self._execute(query)
 
     def _execute(self, query: str) -> pa.RecordBatchReader:
-        # ADBC's own DB-API needs a newer pyarrow than the profile `base` has.
+        # adbc-driver-postgresql 1.13: its DB-API needs a newer pyarrow than the profile `base` has.
         statement = self._stack.enter_context(adbc.AdbcStatement(self._connection))
         statement.set_sql_query(query)
         stream, _ = statement.execute_query()
