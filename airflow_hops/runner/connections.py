@@ -102,7 +102,7 @@ def connections_of_tasks(*, team: str | None = None, dag_id: str | None = None) 
     """
     global _in_command, _team_of_command
     context = os.environ.get(_CONTEXT)
-    # As `airflow connections test` does; otherwise Airflow does not ask its database.
+    # Airflow 3.3: does not ask its database otherwise; `airflow connections test` does this, too.
     os.environ[_CONTEXT], _in_command = "server", True
     try:
         _team_of_command = _find_team(team, dag_id)
@@ -158,7 +158,7 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, object]:
     Raises:
         BadInput: the extra is not a JSON object, or a field does not exist for this type of connection.
     """
-    # Airflow itself treats an extra that does not parse as empty.
+    # Airflow 3.3: treats an extra that does not parse as empty.
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
     unused = _types()[connection.conn_type]["ui-field-behaviour"]["hidden-fields"]
     known = field_names(connection.conn_type)

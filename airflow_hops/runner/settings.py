@@ -116,7 +116,7 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
     if extra.get("storage_conn_id"):
         storage_options = storage_options_of(in_team(str(extra["storage_conn_id"]), team)) | storage_options
     opened = ArtifactStore(store, storage_options=storage_options)
-    # Airflow masks fields of a connection by name, but not secrets within JSON or addresses in them.
+    # Airflow 3.3: masks fields of a connection by name, but not secrets within JSON or addresses in them.
     secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}
     if any(secrets.values()):
         mask_secret({name: value for name, value in secrets.items() if value})

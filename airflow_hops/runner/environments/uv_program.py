@@ -57,7 +57,7 @@ def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
     if index and not has_settings and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & env.keys():
         settings_of_pip["UV_DEFAULT_INDEX"] = index
     links = env.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
-    # uv fails if a folder does not exist, where pip only warns.
+    # uv 0.13: fails if a folder does not exist, where pip only warns.
     found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
     if found_links and "UV_FIND_LINKS" not in env:
         settings_of_pip["UV_FIND_LINKS"] = ",".join(found_links)

@@ -163,7 +163,7 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
         TaskInstance.start_date.is_not(None),
     )
     total = session.scalar(select(func.count()).select_from(TaskInstance).where(*mine)) or 0
-    # Columns instead of entities, for which Airflow would load much more.
+    # Airflow 3.3: would load much more with entities, so these are columns.
     wanted = select(
         TaskInstance.id,
         *instance_columns(TaskInstance),
