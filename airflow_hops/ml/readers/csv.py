@@ -116,10 +116,10 @@ def parse(
                 f": column {name!r} is not text in {file.source.encoding}; name its encoding in the "
                 "source's 'encoding', or by --encoding of airflow hops init",
             ) from error
-        if use_threads:  # Arrow knows the row only if it uses one thread
+        if use_threads:  # PyArrow 10.0: knows the row only if it uses one thread
             return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
-        # Arrow counts the header as a row, messages do not.
+        # PyArrow 10.0: counts the header as a row, messages do not.
         where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
         fault = f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}"
         settings = other_readings(block, file.source)
@@ -214,7 +214,7 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             else:
                 check_row_bytes(len(pending), file.name, "; is a quote open?")
         if pending:
-            # Arrow ignores a header without a newline.
+            # PyArrow 10.0: ignores a header without a newline.
             pending = lines.of(pending, is_whole=True)
             pending = pending if pending.endswith(b"\n") else pending + b"\n"
             if end := cutter.end_of_rows(pending):

@@ -123,7 +123,7 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
     if b"\0" in block or (
         _opened(block) > _MOST_LEVELS + block.count(b"\n") and any(map(_is_deep, block.split(b"\n")))
     ):
-        return None  # Arrow would end the file at NUL bytes, and overflow the stack in deep values
+        return None  # PyArrow 10.0: ends the file at NUL bytes, and overflows the stack in deep values
     try:
         table = arrow_json.read_json(
             io.BytesIO(block),
@@ -137,7 +137,7 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
     if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")) and table.num_rows != sum(
         map(bool, map(bytes.strip, block.split(b"\n")))
     ):
-        return None  # Arrow ends the file at invalid JSON, and accepts an object of several lines
+        return None  # PyArrow 10.0: ends the file at invalid JSON, and accepts an object of several lines
     floats = [leaf for column in table.columns for leaf in _floats_in(column.combine_chunks())]
     if floats and (numbers := _LONG_NUMBER.findall(block)):
         texts = pa.array(numbers).cast(TEXT)

@@ -38,7 +38,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _HEAD_VALUES = 16
 _SURE_LENGTH = 15
 """Maximum length of a decimal that certainly has at most 15 digits, which float64 holds."""
-_CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # newer releases of PyArrow parse a plus sign
+_CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # PyArrow 10.0: does not parse a plus sign, as newer releases do
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
 """Pattern of times with a zone."""
@@ -57,7 +57,7 @@ def type_of(texts: pa.Array) -> pa.DataType:
         return pa.null()
     head = texts.drop_null()[:_HEAD_VALUES]
     for kind in _LADDER:
-        # The head first, as Arrow takes a microsecond for each value that it cannot parse.
+        # PyArrow 10.0: takes a microsecond for each value that it cannot parse, so the head comes first.
         values = None if as_type(head, kind) is None else as_type(texts, kind)
         if values is not None:
             return type_of_integers(values) if kind == INTEGER else kind

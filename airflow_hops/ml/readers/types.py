@@ -216,7 +216,7 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
     if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
     is_text = pa.types.is_string(type_) or pa.types.is_nested(type_)
-    if is_text and not is_in_calendar(array):  # Arrow would write "value out of range"
+    if is_text and not is_in_calendar(array):  # PyArrow 10.0: would write "value out of range"
         raise pa.ArrowInvalid("a time outside the years 1 to 9999, or the day")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")

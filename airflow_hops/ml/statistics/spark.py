@@ -104,7 +104,7 @@ def _merge(combiners: Combiners, sample: RowSample | None, outcomes: Iterable[tu
 
     def accumulators() -> Iterator[Accumulator]:
         nonlocal failures
-        # Spark's shuffle does not keep the order of partitions.
+        # Spark 3.5: its shuffle does not keep the order of partitions.
         for _, packed in sorted(outcomes):
             accumulator, drawn, failed = pickle.loads(packed)
             failures += failed
