@@ -209,7 +209,7 @@ def _comparisons(user: GetUserDep, served: ServedModelOf) -> list[ReturnedArtifa
     """Returns comparisons of the fleet's segments by pipelines that the user may read, newest first."""
     may_read = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
-        pipelines = together(read_pipelines(session).values(), [(served.hops_conn_id, served.name)])
+        pipelines = together(read_pipelines(session).values(), [served.model])
         dag_ids = [each.dag_id for each in pipelines if each.dag_id in may_read]
         returned = last_returned(session, dag_ids, "fleet_skew", _COMPARISONS)
     return [each for each in returned if FleetSkewProperties.of(each.artifact).model_name == served.name]

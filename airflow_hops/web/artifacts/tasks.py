@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, func, select, tuple_
 from sqlalchemy.orm import Session
@@ -31,6 +31,13 @@ _CONN_FIELD = RuntimeHook.conn_name_attr
 _PACKAGE = "airflow_hops."
 _STAGES = "airflow_hops.operators."
 _DECIDING = ("deploy", "rollout", "serving")
+
+
+class PipelineModel(NamedTuple):
+    """A served model, and the connection with its store and server."""
+
+    hops_conn_id: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,10 @@ class PipelineDag:
         """Returns the stages in the order of the DAG file, each once."""
         return list(dict.fromkeys(task.stage for task in self.tasks if task.stage))
 
-    def models(self) -> list[tuple[str, str]]:
-        """Returns the served models that it works on, as (connection, name), those that it deploys first."""
+    def models(self) -> list[PipelineModel]:
+        """Returns the served models that it works on, those that it deploys first."""
         ordered = sorted(self.tasks, key=lambda task: task.stage != "deploy")
-        return list(dict.fromkeys((task.hops_conn_id, task.model_name) for task in ordered if task.model_name))
+        return list(dict.fromkeys(PipelineModel(t.hops_conn_id, t.model_name) for t in ordered if t.model_name))
 
     def decides_on(self, model_name: str) -> bool:
         """Returns whether one of its tasks deploys a model or decides on its serving."""
@@ -123,7 +130,7 @@ def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> 
     return {dag_id: pipeline for dag_id, pipeline in result.items() if pipeline is not None}
 
 
-def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str]]) -> list[PipelineDag]:
+def together(pipelines: Iterable[PipelineDag], models: Collection[PipelineModel]) -> list[PipelineDag]:
     """Returns the pipelines that train, deploy or monitor one of the models."""
     return [pipeline for pipeline in pipelines if set(pipeline.models()) & set(models)]
 

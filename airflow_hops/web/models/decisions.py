@@ -83,9 +83,8 @@ def replace_model_champion(
     Raises:
         HTTPException: 404, the user may not read an evaluation of such a candidate.
     """
-    model = (served.hops_conn_id, served.name)
     with create_session() as session:
-        candidates = candidates_of(evaluated(judged(session, user, [model])[model]), None)
+        candidates = candidates_of(evaluated(judged(session, user, [served.model])[served.model]), None)
     candidate = next((each for each in candidates if each.fingerprint == fingerprint), None)
     if candidate is None:
         raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {fingerprint}")

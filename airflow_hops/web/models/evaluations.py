@@ -37,12 +37,11 @@ def get_version_evaluation(
     known = record.served(version) or record.registered().get(version)
     fingerprint = known.fingerprint if known else None
     maker = made_by(record, version, MayRead(user, DagAccessEntity.XCOM))
-    model = (served.hops_conn_id, served.name)
     with create_session() as session:
         if maker is not None:
             returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
         elif record.began(version) is None and fingerprint is not None:
-            returned = judged(session, user, [model])[model]
+            returned = judged(session, user, [served.model])[served.model]
         else:
             raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
     evaluations = [each for each in returned if each.artifact.kind == "evaluation"]

@@ -39,7 +39,7 @@ def get_model_performance(
     may_read = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         pipelines = read_pipelines(session, list(readable)).values()
-        watching = together(pipelines, [(served.hops_conn_id, served.name)])
+        watching = together(pipelines, [served.model])
         dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
         result = last_returned(session, dag_ids, "performance")
     of_model = [(PerformanceProperties.of(each.artifact), each) for each in result]

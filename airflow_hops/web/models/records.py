@@ -21,7 +21,7 @@ from airflow_hops.core.rollout.decision import CanaryFinding
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
-from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, returned_by_dag_runs
+from airflow_hops.web.artifacts.tasks import PipelineModel, last_returned, read_pipelines, returned_by_dag_runs
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -90,11 +90,11 @@ def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | 
 
 
 def served_models(
-    session: Session, models: Iterable[tuple[str, str]], readable: Container[str]
-) -> dict[tuple[str, str], tuple[ServedModel, ModelRecord]]:
+    session: Session, models: Iterable[PipelineModel], readable: Container[str]
+) -> dict[PipelineModel, tuple[ServedModel, ModelRecord]]:
     """Returns the serving versions of models with their records, which are empty if the store cannot be read.
 
-    Models are given by connection and name. Metrics by DAGs that are not ``readable`` are left out.
+    Metrics by DAGs that are not ``readable`` are left out.
     """
     models = sorted(set(models))
     hook = cache(hook_of)  # reading a connection takes longer than reading a record
@@ -105,7 +105,7 @@ def served_models(
     results = {}
     for model, (_, record, problem), metric in zip(models, read, metrics, strict=True):
         champion, challenger = shares_of(record)
-        served = ServedModel(name=model[1], champion=champion, challenger=challenger, metric=metric, problem=problem)
+        served = ServedModel(name=model.name, champion=champion, challenger=challenger, metric=metric, problem=problem)
         results[model] = served, record
     return results
 
@@ -286,6 +286,11 @@ class ServedModelOf:
     name: str
     hops_conn_id: str
     is_decided_here: bool
+
+    @property
+    def model(self) -> PipelineModel:
+        """The model as pipelines name it."""
+        return PipelineModel(self.hops_conn_id, self.name)
 
     @property
     def hook(self) -> RuntimeHook:

@@ -14,7 +14,7 @@ from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
+from airflow_hops.web.artifacts.tasks import PipelineModel, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import (
     VERDICTS,
     Decision,
@@ -83,9 +83,9 @@ def candidates_of(evaluated: Iterable[Candidate], champion: str | None) -> list[
 
 
 def judged(
-    session: Session, user: GetUserDep, models: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], list[ReturnedArtifact]]:
-    """Returns the newest evaluations of candidates by model (connection and name), newest first.
+    session: Session, user: GetUserDep, models: Collection[PipelineModel]
+) -> dict[PipelineModel, list[ReturnedArtifact]]:
+    """Returns the newest evaluations of candidates by model, newest first.
 
     Evaluations in DAGs whose artifacts the user may not read are left out.
     """
@@ -97,7 +97,7 @@ def judged(
         judges = set()
         for pipeline in together(pipelines, [model]):
             # A task that names no model judges the pipeline's only one.
-            named = {model[1]} if pipeline.models() != [model] else {model[1], None}
+            named = {model.name} if pipeline.models() != [model] else {model.name, None}
             tasks = (task for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named)
             judges |= {(pipeline.dag_id, task.task_id) for task in tasks}
         results[model] = [each for each in returned if (each.dag_id, each.task_id) in judges]
@@ -187,8 +187,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     champion, challenger = shares_of(record)
     readable = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
-        model = (served.hops_conn_id, served.name)
-        candidates = evaluated(judged(session, user, [model])[model])
+        candidates = evaluated(judged(session, user, [served.model])[served.model])
     return ModelDetail(
         name=served.name,
         champion=champion,

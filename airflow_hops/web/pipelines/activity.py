@@ -47,13 +47,13 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
         watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
         reports = with_properties(last_returned(session, watcher_ids, "skew", last=_CHECKS))
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
-    conn_ids = {name: model[0] for name, model in models.items()}
-    asked = sorted(set(conn_ids.values()))
+    asked = sorted({model.hops_conn_id for model in models.values()})
     with reading_threads() as threads:
         servers = dict(zip(asked, threads.map(_ask, asked), strict=True))
     activities = {}
     for name, pipeline in shown.items():
-        traffic = _traffic(servers[conn_ids[name]], models[name][1]) if name in models else None
+        model = models.get(name)
+        traffic = _traffic(servers[model.hops_conn_id], model.name) if model else None
         activities[name] = Activity(traffic=traffic, skew=skew_points(pipeline, reports)[-_CHECKS:])
     return activities
 
