@@ -29,13 +29,13 @@ from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.profiles import BASE, profile_of
 from airflow_hops.core.retraining.decisions import claim_request, found_no_new_rows
-from airflow_hops.core.retraining.triggered import requested_window
+from airflow_hops.core.retraining.triggered import extras, requested_window
 from airflow_hops.core.sources.source_files import fingerprint_of_sources, list_files
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import producer_of
-from airflow_hops.operators.ingest import _claim_requests, _skip_without_new_rows
 from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.new_rows import claim_requests, note_new_rows
 
 pytestmark = pytest.mark.runtime
 
@@ -428,9 +428,7 @@ def test_window_is_the_partition_key_of_the_event() -> None:
         operator._announce(context, Artifact("file:///s", "snapshot", "f"))
 
 
-def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> None:
-    from airflow.sdk.exceptions import AirflowSkipException
-
+def test_retraining_without_new_rows_ends_and_is_noted(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
 
     def made(kind: str, content: str = "", **inputs: Artifact) -> Artifact:
@@ -440,21 +438,20 @@ def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> Non
             (writer.path / "rows").write_text(content)
             return writer.commit()
 
-    def request(cause: str, snapshot: Artifact, model_name: str | None = "m") -> None:
-        context = triggered_by({"cause": cause, "model_name": model_name})
-        claim_request(store, cause, producer_of(context))
-        _skip_without_new_rows(store, context, snapshot)
+    def request(cause: str, snapshot: Artifact, model_name: str | None = "m") -> str:
+        by = producer_of(triggered_by())
+        claim_request(store, cause, by)
+        return note_new_rows(store, [{"cause": cause, "model_name": model_name}], by, snapshot)
 
     old, same, new = made("snapshot", "rows"), made("snapshot", "rows"), made("snapshot", "more rows")
     examples = made("examples", tables=old)
     schema = made("schema", statistics=made("statistics", examples=made("examples", tables=new)))
     model = made("model", examples=examples, statistics=made("statistics", examples=examples), schema=schema)
-    request("before the first deployment", same)
+    assert not request("before the first deployment", same)
     write_record(store, "m", ModelRecord(ServedVersion.of(model, 3, "", 100)))
-    with pytest.raises(AirflowSkipException, match="on which version 3 of model 'm' was not trained"):
-        request("unchanged", same)
-    request("changed", new)
-    request("of two spans", same, None)
+    assert "on which version 3 of model 'm' was not trained" in request("unchanged", same)
+    assert not request("changed", new)
+    assert not request("of two spans", same, None)
     noted = {cause: found_no_new_rows(store, cause) for cause in ("unchanged", "changed", "of two spans", "unclaimed")}
     assert noted == {"unchanged": True, "changed": False, "of two spans": False, "unclaimed": False}
     request("unchanged", new)  # its task was cleared
@@ -462,7 +459,7 @@ def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> Non
 
     joined = made("model", examples=made("examples", tables=old, labels=new))
     write_record(store, "m", ModelRecord(ServedVersion.of(joined, 4, "", 100)))
-    request("of two snapshots", same)
+    assert not request("of two snapshots", same)
 
 
 @given(
@@ -476,7 +473,7 @@ def test_an_event_of_anybody_claims_or_is_refused(name: str, value: Any) -> None
     context = triggered_by({name: value})
     store = ArtifactStore(f"memory://{uuid.uuid4().hex}")
     try:
-        _claim_requests(store, context)
+        claim_requests(store, list(extras(context["triggering_asset_events"])), producer_of(context))
         requested_window(context["triggering_asset_events"])
     except BadInput as error:
         assert re.search(r"asset event's|bytes as the name of a folder", str(error))  # noqa: PT017
@@ -485,12 +482,10 @@ def test_an_event_of_anybody_claims_or_is_refused(name: str, value: Any) -> None
 
 
 def test_a_request_is_claimed_by_one_run(tmp_path: Path) -> None:
-    from airflow.sdk.exceptions import AirflowSkipException
-
     store, cause = ArtifactStore(str(tmp_path)), {"cause": "c0ffee"}
+    first, second = (producer_of(triggered_by(run_id=run_id)) for run_id in ("first", "second"))
     for _ in range(2):  # and by its retry
-        _claim_requests(store, triggered_by(cause))
-    with pytest.raises(AirflowSkipException, match="was claimed by run first"):
-        _claim_requests(store, triggered_by(cause, cause, run_id="second"))
-    for extras in ([cause, {"cause": "decaf"}], [cause, {}], [{}], []):
-        _claim_requests(store, triggered_by(*extras, run_id="second"))
+        assert not claim_requests(store, [cause], first)
+    assert claim_requests(store, [cause, cause], second).endswith("was claimed by run first")
+    for requests in ([cause, {"cause": "decaf"}], [cause, {}], [{}], []):
+        assert not claim_requests(store, requests, second)

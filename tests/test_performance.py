@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.performance import PerformanceOptions
 from airflow_hops.core.retraining.performance import Performance
@@ -16,6 +16,7 @@ from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.operators import PerformanceOperator, retraining_loop
+from airflow_hops.runner.retraining import Monitor
 
 
 def test_labels_come_from_files_an_artifact_or_feedback() -> None:
@@ -54,9 +55,12 @@ def test_loop_measures_before_its_decision() -> None:
     assert dag.get_task("performance").step_params({})["model_name"] == "flights"
     of_another = {"uri": "file:///p", "kind": "performance", "fingerprint": "f", "properties": {"model_name": "trains"}}
     assert request.trigger_rule == "all_done_min_one_success"  # a failed measurement does not end the other conditions
-    request.performance = of_another
     compared = SkewProperties(reference=SkewReference(model="flights")).to_dict()
     report: Any = Artifact.from_dict({"uri": "file:///s", "kind": "skew", "fingerprint": "f", "properties": compared})
+    measured = Artifact.from_dict(of_another)
     store: Any = None  # asked only after that
+    context: Any = None
     with pytest.raises(BadInput, match="'performance' of model 'trains'; expected performance of model 'flights'"):
-        request._situation({}, store, report, None, None)
+        Monitor(context, Producer("d", "r", "t"), store, policy, asset.name, report, measured, True).situation(
+            None, None
+        )

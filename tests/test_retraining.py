@@ -36,6 +36,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
+from airflow_hops.runner.retraining import Monitor
 
 
 def skew(
@@ -126,19 +127,31 @@ def test_cooldown_prevents_a_second_request_for_a_reference(
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
 
+def monitor_of(
+    store: ArtifactStore,
+    by: Producer,
+    report: Artifact,
+    policy: RetrainingPolicy | None = None,
+    asset: str = "tests.retraining",
+    states: dict[str, Any] | None = None,
+) -> Monitor:
+    """Returns the monitor of a task whose Airflow has no active runs, and these states of tasks by run."""
+    ti = SimpleNamespace(get_dr_count=lambda *_, **__: 0, get_task_states=lambda *_, **__: states or {})
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
+    return Monitor(context, by, store, policy or RetrainingPolicy(), asset, report, None, False)
+
+
+def unasked(decision: RetrainingDecision, drift_began: bool) -> RetrainingDecision:
+    return decision
+
+
 def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: Requests) -> None:
     assert request_retraining(skew())[0] == "success"
-    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("tests.retraining"))
 
     def situation(report: dict[str, Any]) -> Situation:
-        ti = SimpleNamespace(
-            dag_id="hourly", run_id="r", task_id="request", map_index=-1, try_number=1, get_dr_count=lambda *_, **__: 0,
-            get_task_states=lambda *_, **__: {},
-        )  # fmt: skip
-        context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
-        artifact, store = Artifact.from_dict(report), request_retraining.store
+        store, by = request_retraining.store, Producer("hourly", "r", "request")
         newest = newest_request(store, "tests.retraining", report["properties"]["reference"]["model"])[1]
-        return operator._situation(context, store, artifact, None, newest)
+        return monitor_of(store, by, Artifact.from_dict(report)).situation(None, newest)
 
     assert "no run has claimed it yet" in (situation(skew()).in_flight or "")
     other = skew()
@@ -159,13 +172,9 @@ def test_concurrent_monitors_make_one_request(request_retraining: Requests, monk
         return check(drift, situation, memory)
 
     def decide_in(dag_id: str) -> RetrainingDecision:
-        operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("at_once"))
-        ti = SimpleNamespace(
-            dag_id=dag_id, run_id="run", task_id="request", map_index=-1, try_number=1,
-            get_task_states=lambda *_, **__: {"run": {"request": "running"}},
-        )  # fmt: skip
-        context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
-        return operator._decided(context, Artifact.from_dict(skew()))[0].decision
+        by, states = Producer(dag_id, "run", "request"), {"run": {"request": "running"}}
+        monitor = monitor_of(request_retraining.store, by, Artifact.from_dict(skew()), asset="at_once", states=states)
+        return monitor.decide(unasked).recorded.decision
 
     monkeypatch.setattr(Drift, "check", check_at_once)
     with ThreadPoolExecutor(2) as threads:
@@ -183,13 +192,9 @@ def test_request_cost_is_that_of_its_runs_artifacts(request_retraining: Requests
             writer.cost = lambda core_s=core_s: {"core_s": core_s, "gpu_s": 0.0}  # type: ignore[misc]
             writer.commit()
     policy = RetrainingPolicy(cooldown=timedelta(0), budget=Budget(per=timedelta(90), core_hours=2))
-    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("tests.retraining"), policy=policy)
-    ti = SimpleNamespace(
-        dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, get_dr_count=lambda *_, **__: 0
-    )
-    context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
     previous = log.newest(log.names())[0].decision
-    situation = operator._situation(context, store, Artifact.from_dict(skew(day="2013-07-09")), previous, None)
+    report = Artifact.from_dict(skew(day="2013-07-09"))
+    situation = monitor_of(store, Producer("d", "r", "t"), report, policy).situation(previous, None)
     decision = decide(policy, situation, previous)
     assert (decision.why, decision.limits) == ("budget", ("budget 2 of 2 core hours spent in 90 days",))
 
@@ -270,16 +275,11 @@ def test_request_killed_before_its_event_is_repeated_once(
 
 
 def test_retry_reuses_the_recorded_decision(request_retraining: Requests) -> None:
-    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"))
-    report = Artifact.from_dict(skew())
+    report, states = Artifact.from_dict(skew()), {"first": {"request": "running"}}
 
     def decided(run_id: str, report: Artifact) -> tuple[str, RetrainingDecision]:
-        ti = SimpleNamespace(
-            dag_id="d", run_id=run_id, task_id="request", map_index=-1, try_number=1,
-            get_task_states=lambda *_, **__: {"first": {"request": "running"}},
-        )  # fmt: skip
-        run = SimpleNamespace(logical_date=datetime.now(UTC))
-        recorded, *_ = operator._decided({"ti": ti, "dag_run": run}, report)  # type: ignore[typeddict-item]
+        by = Producer("d", run_id, "request")
+        recorded = monitor_of(request_retraining.store, by, report, states=states).decide(unasked).recorded
         return recorded.uri, recorded.decision
 
     uri, first = decided("first", report)

@@ -14,14 +14,11 @@ from airflow.sdk import XComArg
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import read_record
-from airflow_hops.core.retraining.decisions import claim_request, note_no_new_rows
 from airflow_hops.core.retraining.triggered import extras, requested_window
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import REJECTED_FOLDER, RowSource, Source
 from airflow_hops.core.steps.protocol import StepResult
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import BadArgument, Time, is_late, is_output, rendered_mapping
@@ -103,11 +100,16 @@ class IngestOperator(SparkOperator):
         Raises:
             AirflowSkipException: they have; or the snapshot is that which the champion to retrain was trained on.
         """
+        from airflow_hops.runner.new_rows import claim_requests, note_new_rows  # imports would slow down every DAG file
+
         self.sources = _described(rendered_mapping("sources", self.sources))
-        _claim_requests(hook.store, context)
+        requests = list(extras(context.get("triggering_asset_events")))
+        if reason := claim_requests(hook.store, requests, producer_of(context)):
+            raise skipped(context["ti"], reason)
         self._plan(hook, context)
         result = super().run_step(hook, context)
-        _skip_without_new_rows(hook.store, context, Artifact.from_dict(result.value))
+        if reason := note_new_rows(hook.store, requests, producer_of(context), Artifact.from_dict(result.value)):
+            raise skipped(context["ti"], reason)
         for committer, sources in self._by("committer").items():
             plans = {table: self._plans[table] for table in sources}
             pkgutil.resolve_name(committer)(plans, self._planning(hook, context))
@@ -188,47 +190,6 @@ def _described(sources: Mapping[str, Any]) -> dict[str, Any]:
 async def _first_event(trigger: BaseTrigger) -> Any:
     """Returns the payload of a trigger's first event."""
     return (await anext(trigger.run())).payload
-
-
-def _claim_requests(store: ArtifactStore, context: Context) -> None:
-    """Claims the retraining requests that triggered the run.
-
-    Raises:
-        AirflowSkipException: other runs of the DAG have claimed all of them.
-    """
-    causes = [extra.get("cause") for extra in extras(context.get("triggering_asset_events"))]
-    producer = producer_of(context)
-    takers = [claim_request(store, cause, producer)["run_id"] for cause in causes if cause]
-    if takers and len(takers) == len(causes) and producer.run_id not in takers:
-        names = " and ".join(sorted(set(takers)))
-        raise skipped(context["ti"], f"the request for this retraining was claimed by run {names}")
-
-
-def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Artifact) -> None:
-    """Notes for the requests that triggered the run whether there are new rows for their models.
-
-    Raises:
-        AirflowSkipException: requests triggered it, and there are none for any of their champions.
-    """
-    from airflow_hops.runner.new_rows import training_snapshot
-
-    events = list(extras(context.get("triggering_asset_events")))
-    causes = {extra["cause"]: extra.get("model_name") for extra in events if extra.get("cause")}
-    trained = []
-    for cause, model_name in causes.items():
-        champion = read_record(store, model_name).champion if model_name else None
-        trained_on = training_snapshot(store, champion.model) if champion else None
-        is_same = trained_on is not None and trained_on.fingerprint == snapshot.fingerprint
-        note_no_new_rows(store, cause, producer_of(context), is_same)
-        if champion is not None and is_same:
-            trained.append(f"version {champion.version} of model {model_name!r}")
-    if causes and len(trained) == len(causes) and all(extra.get("cause") for extra in events):
-        names = " and ".join(sorted(set(trained)))
-        raise skipped(
-            context["ti"],
-            f"the sources have no rows on which {names} was not trained: there is nothing new to learn. The request "
-            "counts neither for the cooldown nor for the budget; to train all the same, trigger the DAG yourself",
-        )
 
 
 def _is_address(uri: Any) -> bool:

@@ -1,10 +1,15 @@
-"""Whether the sources of a champion have rows that it was not trained on."""
+"""Whether a retraining has anything to do: its request is unclaimed, and some rows are new to the champion."""
 
 from __future__ import annotations
 
-from airflow_hops.core.artifacts.artifact import Artifact
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.lineage import CONSTANTS, links_of
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.retraining.decisions import claim_request, note_no_new_rows
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.run_record import INGEST_ENTRY
@@ -56,3 +61,33 @@ def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
         return fingerprint_of_sources(with_storage_options(sources)) == manifest.cache_key_parts.get("sources")
     except HopsError:  # the training will report the problem with the sources
         return False
+
+
+def claim_requests(store: ArtifactStore, requests: Sequence[Mapping[str, Any]], producer: Producer) -> str:
+    """Claims the requests, extras of asset events; returns why the run has nothing to do if others claimed all."""
+    takers = [claim_request(store, each["cause"], producer)["run_id"] for each in requests if each.get("cause")]
+    if not takers or len(takers) != len(requests) or producer.run_id in takers:
+        return ""
+    return f"the request for this retraining was claimed by run {' and '.join(sorted(set(takers)))}"
+
+
+def note_new_rows(
+    store: ArtifactStore, requests: Sequence[Mapping[str, Any]], producer: Producer, snapshot: Artifact
+) -> str:
+    """Notes for each request whether there are new rows; returns why the run ends if there are none for any."""
+    causes = {each["cause"]: each.get("model_name") for each in requests if each.get("cause")}
+    trained = []
+    for cause, model_name in causes.items():
+        champion = read_record(store, model_name).champion if model_name else None
+        trained_on = training_snapshot(store, champion.model) if champion else None
+        is_same = trained_on is not None and trained_on.fingerprint == snapshot.fingerprint
+        note_no_new_rows(store, cause, producer, is_same)
+        if champion is not None and is_same:
+            trained.append(f"version {champion.version} of model {model_name!r}")
+    if not causes or len(trained) != len(causes) or not all(each.get("cause") for each in requests):
+        return ""
+    return (
+        f"the sources have no rows on which {' and '.join(sorted(set(trained)))} was not trained: there is nothing new "
+        "to learn. The request counts neither for the cooldown nor for the budget; to train all the same, trigger the "
+        "DAG yourself"
+    )
