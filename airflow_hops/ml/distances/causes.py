@@ -19,21 +19,26 @@ FAULTS: frozenset[Cause] = frozenset(
     {"all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"}
 )
 """Causes that are faults of a pipeline. A missing rate is one if it rose by :data:`MISSING_FAULT`."""
+
+# Each bound lies between what the world does and what a broken pipeline does. A fault stops retraining until a person
+# has looked: if a bound is too low, real changes do so; if it is too high, models are trained on broken rows.
+
 MISSING_FAULT = 0.5
-"""Smallest rise of the share of missing values that is a fault."""
+"""Smallest rise of the share of missing values that is a fault: fields go out of use by less within a window."""
 NEW_CATEGORY_SHARE = 0.1
-"""Largest share of current values, never seen in the reference, that is not a fault."""
-CONSTANT_SHARE, CONSTANT_NUMBER = 0.5, 1 / 60
-"""Share of the reference from which text may fill a window by chance; a number, as a flag, a month or an hour does."""
+"""Largest share of current values, never seen in the reference, that is not a fault: new shops and codes are fewer."""
+CONSTANT_SHARE = 0.5
+"""Share of the reference from which a text may fill a window: it is the rule, and the rest are exceptions."""
 MANY_KINDS = 60
-"""Effective number of different texts (the inverse of Simpson's index) from which new ones are usual, as of ids."""
+"""Number of kinds that one window need not show: of the minutes of an hour, it may have one alone; of so many different
+texts (effectively, by the inverse of Simpson's index), as of ids, the next window has new ones."""
 _CALENDAR = ("date", "day", "dow", "doy", "weekday", "weekend", "week", "month", "quarter", "season", "year", "hour")
 """Words of names of features that the time sets: a short window has one value, and a later one new values."""
 USUAL_SHARE = 0.5
-"""Share above which a feature's most frequent number is left out, and the remaining numbers are compared."""
-
+"""Share above which a feature's most frequent number is left out, and the remaining numbers are compared: below it, the
+median tells of the others."""
 MOST_SWAPPED = 50
-"""Largest number of drifted features that are compared with each other."""
+"""Largest number of drifted features that are compared with each other: each pair takes about a millisecond."""
 
 
 def cause_of(
@@ -143,7 +148,7 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
         low, high = new.values[0], new.values[-1]
         if low != high or old.values[0] == old.values[-1]:
             return None
-        return in_text(low) if float((old.values == low).mean()) < CONSTANT_NUMBER else None
+        return in_text(low) if float((old.values == low).mean()) < 1 / MANY_KINDS else None
     assert isinstance(reference, Kinds) and isinstance(current, Kinds)
     value = next(iter(current.counts))
     if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:

@@ -9,8 +9,13 @@ import pyarrow as pa
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.sides import Side
 
-_REPEATED, _MORE = 0.05, 2.0
-"""Least share of repeated rows, and how many times that of as many rows of the reference, that is not by chance."""
+# Too low, bounds leave out rows of which more than one client sent the same, so a shift towards these is not found; too
+# high, ten copies of each row count as ten observations, and chance is called drift.
+
+_REPEATED = 0.05
+"""Least share of repeated rows: fewer do not change p-values by as much as their own error."""
+_MORE = 2.0
+"""How many times the reference's share of repeated rows is not by chance: coarse columns repeat in both."""
 _OF_ONE = 0.1
 """Largest part of the repetitions that a single row may have: those of a row of default values are a finding."""
 
