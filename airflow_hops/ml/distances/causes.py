@@ -38,7 +38,7 @@ USUAL_SHARE = 0.5
 """Share above which a feature's most frequent number is left out, and the remaining numbers are compared: below it, the
 median tells of the others."""
 MOST_SWAPPED = 50
-"""Largest number of drifted features that are compared with each other: each pair takes about a millisecond."""
+"""Largest number of drifted features that are compared with each other: of a thousand, all pairs take minutes."""
 
 
 def cause_of(
