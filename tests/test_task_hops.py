@@ -169,13 +169,6 @@ def test_lambdas_and_coroutines_are_refused() -> None:
     with pytest.raises(ValueError, match="<lambda> is not a plain function"):
         shipped(task.hops(task_id="x")(lambda: 1))
 
-    @task.hops(launcher="moon")
-    def fine() -> None:
-        pass
-
-    with pytest.raises(ValueError, match="launcher is 'moon'; expected 'local'"):
-        shipped(fine)
-
 
 def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any) -> None:
     @task.hops

@@ -38,7 +38,6 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         op_kwargs: Keyword arguments. (templated)
         output_kind: Kind of the artifact that the function writes with ``context.output()`` and returns; None for a
             function that returns a plain value.
-        launcher: Must be ``local``, this machine.
     """
 
     custom_operator_name = "@task.hops"
@@ -53,11 +52,8 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         output_kind: str | None = None,
-        launcher: str = "local",
         **kwargs: Any,
     ) -> None:
-        if launcher != "local":
-            raise ValueError(f"@task.hops: launcher is {launcher!r}; expected 'local'")
         self.wants_context = _first_parameter(python_callable) == _CONTEXT
         if self.wants_context:
             _hide(python_callable, _CONTEXT)

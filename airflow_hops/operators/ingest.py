@@ -16,13 +16,12 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.retraining.triggered import extras, requested_window
 from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import REJECTED_FOLDER, RowSource, Source
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import BadArgument, Time, is_late, is_output, rendered_mapping
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -165,10 +164,7 @@ class IngestOperator(SparkOperator):
             for table, value in {**self.sources, **self._plans}.items()
             if table not in self._plans or isinstance(value, RowSource)
         }
-        return {
-            **super().step_cache_key_parts(hook),
-            "sources": fingerprint_of_sources(with_storage_options(unplanned)),
-        }
+        return {**super().step_cache_key_parts(hook), "sources": state_of_sources(unplanned)}
 
 
 def _described(sources: Mapping[str, Any]) -> dict[str, Any]:

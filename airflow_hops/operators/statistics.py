@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.core.processes.remote_files import is_remote
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import FolderName
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -123,8 +122,7 @@ class StatisticsOperator(SparkOperator):
         """Adds the state of the source's files, so that changed files are read again."""
         if self.source is None:
             return {}
-        sources = {"source": Source.from_value("source", self.source)}
-        return {"source": fingerprint_of_sources(with_storage_options(sources))}
+        return {"source": state_of_sources({"source": Source.from_value("source", self.source)})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the Spark launcher if ``engine`` or the connection's cluster wants it, or that of other steps."""

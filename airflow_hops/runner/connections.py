@@ -21,6 +21,7 @@ from airflow_hops.airflow_internals.tasks import (
 )
 from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound, HopsError
 from airflow_hops.core.names import suggestion
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import AnySource
 from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.provider_info import provider_info
@@ -266,6 +267,11 @@ def with_storage_options(sources: Mapping[str, S]) -> dict[str, S]:
         if source.connection_id is not None
     }
     return {name: source.with_options(options) for name, source in sources.items()}
+
+
+def state_of_sources(sources: Mapping[str, AnySource]) -> str:
+    """Returns the state of sources' files, for a cache key; raises as :func:`with_storage_options`."""
+    return fingerprint_of_sources(with_storage_options(sources))
 
 
 def orphan_timeout_s() -> float:

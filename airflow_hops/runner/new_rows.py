@@ -11,11 +11,10 @@ from airflow_hops.core.lineage import CONSTANTS, links_of
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.retraining.decisions import claim_request, note_no_new_rows
 from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.run_record import INGEST_ENTRY
 from airflow_hops.core.steps.run_records import record_of
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 
 
 def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
@@ -58,7 +57,7 @@ def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
         in_window = record.params["window_end"] and any(source.time_column for source in sources.values())
         if in_window or any(source.planner for source in sources.values()):
             return False
-        return fingerprint_of_sources(with_storage_options(sources)) == manifest.cache_key_parts.get("sources")
+        return state_of_sources(sources) == manifest.cache_key_parts.get("sources")
     except HopsError:  # the training will report the problem with the sources
         return False
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.extensions.images.core.images import ImageOptions, ImageSource, packed_role
 from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import Count, Share, is_late, is_output, rendered_mapping
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class PrepareImagesOperator(SparkOperator):
             for split, value in self.sources.items()
             if packed_role(split) not in self.step_inputs()
         }
-        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
+        return {**super().step_cache_key_parts(hook), "sources": state_of_sources(sources)}
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the artifacts of packed files among the sources."""

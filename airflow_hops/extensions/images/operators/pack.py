@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import FileSource
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import Count, holds_late
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -56,5 +55,5 @@ class PackOperator(SparkOperator):
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are packed again."""
-        sources = with_storage_options({"source": FileSource.from_value("source", self.source)})
-        return {**super().step_cache_key_parts(hook), "source": fingerprint_of_sources(sources)}
+        state = state_of_sources({"source": FileSource.from_value("source", self.source)})
+        return {**super().step_cache_key_parts(hook), "source": state}

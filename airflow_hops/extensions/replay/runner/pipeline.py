@@ -21,7 +21,6 @@ from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.schema.history import IMPORTED
 from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.core.times import as_utc
@@ -35,7 +34,7 @@ from airflow_hops.extensions.replay.runner.chain import (
     with_artifacts,
 )
 from airflow_hops.extensions.replay.runner.recorded_steps import launcher_of, recorded_params, unpack_code
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.environments.named import runtime_fingerprint
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.user_code.fingerprints import package_fingerprint
@@ -221,7 +220,7 @@ class PipelineReplay:
             if step.has_window:
                 sources = {table: row_source(table, source) for table, source in params["sources"].items()}
                 try:
-                    parts[f"sources {number}"] = fingerprint_of_sources(with_storage_options(sources))
+                    parts[f"sources {number}"] = state_of_sources(sources)
                 except (BadInput, OSError) as error:
                     raise BadInput(f"the sources of model {self.model_name!r}: {error}; restore them") from error
                 params |= {"window_start": None, "window_end": None}
