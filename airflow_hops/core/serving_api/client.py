@@ -324,8 +324,7 @@ def _specs(infos: Any) -> dict[str, TensorSpec]:
     specs = {}
     for alias, info in infos.items():
         known = tensors.BY_NUMBER.get(info.dtype)
-        shape = None if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
-        specs[alias] = TensorSpec(known.name if known else f"DataType {info.dtype}", shape)
+        specs[alias] = TensorSpec(known.name if known else f"DataType {info.dtype}", tensors.shape_of(info))
     return specs
 
 

@@ -7,6 +7,7 @@ tensors, and ``make_tensor_proto`` writes ``tensor_content``, while TensorFlow S
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,10 +234,7 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
         as_content: Whether to write ``tensor_content`` instead of the typed field.
     """
     tensor_type = type_of(array)
-    proto.dtype = tensor_type.number
-    proto.tensor_shape.SetInParent()
-    for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
+    fill_header(proto, tensor_type, array.shape)
     if tensor_type is STRING:
         strings = [value if type(value) is bytes else _as_bytes(value) for value in array.ravel().tolist()]
         if as_content:
@@ -253,6 +251,22 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
         flat = array.ravel()
         values = flat.view(np.uint16) if tensor_type.field == "half_val" else flat
         extend(getattr(proto, tensor_type.field), values)
+
+
+def fill_header(message: Any, tensor_type: TensorType, shape: Sequence[int] | None) -> None:
+    """Sets type and shape of an empty TensorProto or TensorInfo; None leaves the rank open, and -1 a size."""
+    message.dtype = tensor_type.number
+    message.tensor_shape.SetInParent()
+    message.tensor_shape.unknown_rank = shape is None
+    for size in shape or ():
+        message.tensor_shape.dim.add(size=size)
+
+
+def shape_of(info: Any) -> tuple[int, ...] | None:
+    """Returns the shape of a TensorInfo, with -1 for open sizes; None if any rank is allowed."""
+    if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
+        return None
+    return tuple(dim.size for dim in info.tensor_shape.dim)
 
 
 def extend(field: Any, flat: np.ndarray) -> None:

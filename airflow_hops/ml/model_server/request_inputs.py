@@ -64,11 +64,10 @@ def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
             return None
         (graph, *_) = SavedModel.FromString((folder / _SAVED_MODEL).read_bytes()).meta_graphs
         infos = graph.signature_def[SIGNATURE].inputs
-        results = {}
-        for name, info in infos.items():
-            shape = info.tensor_shape
-            sizes = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-            results[name] = RequestInput(tensors.BY_NUMBER[info.dtype].name, sizes)
+        results = {
+            name: RequestInput(tensors.BY_NUMBER[info.dtype].name, tensors.shape_of(info))
+            for name, info in infos.items()
+        }
         return results or None
     except (SignatureFileError, ValueError, KeyError, OSError, DecodeError):
         return None  # loading it reports the error

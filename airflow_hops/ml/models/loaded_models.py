@@ -119,7 +119,7 @@ def _specs(infos: Any) -> dict[str, LoadedTensorSpec]:
     by_name = {}
     for name in sorted(infos):  # protobuf's maps have no order
         info = infos[name]
-        kind, shape = tensors.BY_NUMBER[info.dtype], info.tensor_shape
-        sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
+        kind, shape = tensors.BY_NUMBER[info.dtype], tensors.shape_of(info)
+        sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
         by_name[name] = LoadedTensorSpec("string" if kind is tensors.STRING else kind.numpy.name, sizes)
     return by_name

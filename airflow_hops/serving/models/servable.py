@@ -191,11 +191,7 @@ def read_signatures(signature_defs: bytes) -> dict[str, Signature]:
 
 def _signature(name: str, definition: Any) -> Signature:
     inputs = {alias: definition.inputs[alias] for alias in sorted(definition.inputs)}
-    shapes = {
-        alias: tuple(dim.size for dim in info.tensor_shape.dim)
-        for alias, info in inputs.items()
-        if info.HasField("tensor_shape") and not info.tensor_shape.unknown_rank
-    }
+    shapes = {alias: shape for alias, info in inputs.items() if (shape := tensors.shape_of(info)) is not None}
     # An input of a fixed size beside inputs of any size is not a batch, but one value for all rows.
     sizes = {shape[0] for shape in shapes.values() if shape}
     batch = -1 if -1 in sizes else min(sizes) if len(sizes) == 1 else None

@@ -31,11 +31,7 @@ _PREDICTION = "prediction"
 def fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tuple[int, ...] | None) -> None:
     """Fills an empty ``TensorInfo``; sizes of -1 are open, and a shape of None leaves the rank open, too."""
     info.name = name
-    info.dtype = tensor_type.number
-    info.tensor_shape.SetInParent()
-    info.tensor_shape.unknown_rank = shape is None
-    for size in shape or ():
-        info.tensor_shape.dim.add(size=size)
+    tensors.fill_header(info, tensor_type, shape)
 
 
 def add_example_signature(definitions: Any, method_name: str) -> Any:

@@ -106,13 +106,12 @@ def _rehearse(servable: Servable) -> None:
 def _fill_with_nothing(proto: Any, info: Any) -> bool:
     """Fills a tensor with zeros or empty strings; returns False if its type or shape is unknown or too large."""
     tensor_type = tensors.BY_NUMBER.get(info.dtype)
+    shape = tensors.shape_of(info)
     # Open dimensions are 1; a tensor without values decodes to zeros or empty strings.
-    shape = [max(1, dim.size) for dim in info.tensor_shape.dim]
-    if tensor_type is None or info.tensor_shape.unknown_rank or math.prod(shape) > _REHEARSAL_ELEMENTS:
+    sizes = [max(1, size) for size in shape or ()]
+    if tensor_type is None or shape is None or math.prod(sizes) > _REHEARSAL_ELEMENTS:
         return False
-    proto.dtype = info.dtype
-    for size in shape:
-        proto.tensor_shape.dim.add().size = size
+    tensors.fill_header(proto, tensor_type, sizes)
     return True
 
 

@@ -90,11 +90,7 @@ class PredictMessage:
         tensor = self._message.inputs[name]
         if tensor.dtype:
             raise invalid_argument(f"input {name} is there twice; expected it once")
-        tensor.dtype = tensor_type.number
-        shape = tensor.tensor_shape
-        shape.SetInParent()
-        for size in declared.shape:
-            shape.dim.add(size=size)
+        tensors.fill_header(tensor, tensor_type, declared.shape)
         return tensor
 
     def add_raw(self, declared: Declared, content: bytes, source: str) -> None:
@@ -157,10 +153,10 @@ def described(definition: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _described(tensor: str, info: Any) -> dict[str, object]:
     datatype = datatype_of(tensor, tensors.BY_NUMBER.get(info.dtype))
-    if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
+    shape = tensors.shape_of(info)
+    if shape is None:
         raise invalid_argument(
             f"{tensor} of the model may have any rank, which the metadata of the Open Inference Protocol cannot say; "
             "requests for the model work"
         )
-    name = tensor.partition(" ")[2]
-    return {"name": name, "datatype": datatype, "shape": [dim.size for dim in info.tensor_shape.dim]}
+    return {"name": tensor.partition(" ")[2], "datatype": datatype, "shape": list(shape)}

@@ -255,10 +255,7 @@ def _check_answer(response: Any, infer: Any) -> None:
 def _fill(tensor: Any, output: Any, raw: Sequence[bytes], index: int) -> None:
     """Fills the ``TensorProto`` of an output."""
     declared = declare(output.name, output.datatype, output.shape[:])
-    tensor.dtype = declared.tensor_type.number
-    tensor.tensor_shape.SetInParent()
-    for size in declared.shape:
-        tensor.tensor_shape.dim.add(size=size)
+    tensors.fill_header(tensor, declared.tensor_type, declared.shape)
     if raw:
         fill_raw(tensor, declared, raw[index], f"raw_output_contents[{index}]")
     else:

@@ -60,7 +60,7 @@ class TestContract(ServerPartContract):
         ("--upstream=localhost", "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
         ("--upstream=h:1,h:x", "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
         ("--upstream=h:1 --model_base_path=/m", "--model_base_path and --upstream are both given"),
-        ("--upstream=h:1 --online_store=redis://h", "--online_store is set with --upstream"),
+        ("--upstream=h:1 --feature_server=h:2", "--feature_server is set with --upstream"),
         ("--upstream=h:1 --upstream_key_file=/k", "--upstream_cert_file and --upstream_key_file go together"),
     ],
 )
