@@ -1,1 +1,1 @@
-"""What a busy or far model server needs: worker processes, batches, metrics and logs, models in stores."""
+"""Worker processes, batches, metrics, logs and models in stores, for a model server with much to do."""
