@@ -6,6 +6,7 @@ import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_hops.core.artifacts.artifact import PROFILE_NAMES
 from airflow_hops.core.errors import BadInput
@@ -77,7 +78,7 @@ def profile_of(runtime: Path) -> Profile | None:
     """
     base = base_of(runtime)
     if stamp := read_stamp(base):
-        return profile_of_pins(stamp[2] or BASE.pins)
+        return profile_of_pins(stamp.pins or BASE.pins)
     if not any(base.glob("lib/python3*/site-packages/tensorflow_data_validation")):
         return None
     version = tuple(python_version(base).split(".")[:2])
@@ -100,10 +101,23 @@ def python_version(environment: Path) -> str:
     return next(versions, "")
 
 
-def read_stamp(path: Path) -> tuple[str, str, str] | None:
-    """Returns the pins' fingerprint, the folder, and the pins' name; empty strings for unknown values."""
+class Stamp(NamedTuple):
+    """What an environment was made of; empty for unknown values.
+
+    Attributes:
+        made_of: Fingerprint of the pins.
+        made_in: The folder.
+        pins: Name of the file of pins.
+    """
+
+    made_of: str = ""
+    made_in: str = ""
+    pins: str = ""
+
+
+def read_stamp(path: Path) -> Stamp | None:
+    """Returns the stamp of an environment; None if this package did not make it."""
     try:
-        made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
+        return Stamp(*(path / STAMP_NAME).read_text().splitlines()[:3])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return made_of, made_in, name

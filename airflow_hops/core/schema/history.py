@@ -27,6 +27,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, fingerprint_of
 from airflow_hops.core.artifacts.segments import name_in
@@ -119,12 +120,19 @@ def is_edited(store: ArtifactStore, uri: str) -> bool:
     )
 
 
-def frozen_name(uri: str) -> tuple[str, str] | None:
-    """Returns the DAG and the name in a frozen schema's address; None for other addresses."""
-    _, *result = uri.rsplit("/", 4)
-    if len(result) != 4 or (result[1], result[3]) != (FROZEN, _KIND):
-        return None
-    return name_in(result[0]), name_in(result[2])
+class FrozenName(NamedTuple):
+    """The name of a frozen schema, and the DAG that it belongs to."""
+
+    dag_id: str
+    name: str
+
+
+def frozen_name(uri: str) -> FrozenName | None:
+    """Returns the name in a frozen schema's address; None for other addresses."""
+    match uri.rsplit("/", 4):
+        case [_, dag, folder, name, kind] if (folder, kind) == (FROZEN, _KIND):
+            return FrozenName(name_in(dag), name_in(name))
+    return None
 
 
 def changed_by_person(store: ArtifactStore, uri: str) -> bool:

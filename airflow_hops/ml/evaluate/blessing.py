@@ -121,7 +121,7 @@ def bless(
     rule: BlessingRule,
     candidate: Mapping[str, Metrics],
     gains: Mapping[str, Difference | str | None] | None,
-    champion: Mapping[str, Metrics] | None = None,
+    champion: Mapping[str, Metrics | None] | None = None,
 ) -> tuple[bool, list[str]]:
     """Applies the rule; returns whether the candidate is blessed, and a sentence for every check, unmet ones first.
 

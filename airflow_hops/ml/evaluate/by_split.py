@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from airflow_hops.core.artifacts.target import REGRESSION, Problem, Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames
-from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.judging import Judge, Scores
 from airflow_hops.ml.metrics.scoring import ScoredModel, score
 
 NOT_READ = (
@@ -33,7 +32,7 @@ def figures_by_split(
     target: Target,
     slices: Sequence[str],
     progress: Callable[[float, str], None] = lambda share, text: None,
-) -> tuple[dict[str, dict[str, Any]], list[str], dict[str, str]]:
+) -> tuple[dict[str, Scores], list[str], dict[str, str]]:
     """Scores the rows of each split and computes the figures.
 
     A champion that cannot read the rows, or does not answer with numbers, has no figures.
@@ -48,14 +47,14 @@ def figures_by_split(
         progress: Gets the finished share and a message.
 
     Returns:
-        Result of :meth:`Judge.describe` by split; notes on rows that were not compared with the champion; and why the
+        Figures by split; notes on rows that were not compared with the champion; and why the
         champion has no figures, by split.
 
     Raises:
         SameLabel: all labels of the first split are equal.
         BadInput: a split has no rows, a column is missing or mistyped, or the candidate's outputs are not predictions.
     """
-    figures: dict[str, dict[str, Any]] = {}
+    figures: dict[str, Scores] = {}
     reasons, unscored = [], {}
     for number, (split, paths) in enumerate(files.items()):
         scored = score(

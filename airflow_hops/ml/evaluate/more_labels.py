@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import Target
@@ -13,11 +13,20 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.evaluate.blessing import BlessingRule, check_minimum
 from airflow_hops.ml.evaluate.by_split import SameLabel, figures_by_split
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
-from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.judging import Judge, Scores
 from airflow_hops.ml.metrics.scoring import ScoredModel
 
-MoreLabels = dict[str, tuple[Target, BlessingRule, dict[str, dict[str, Any]]]]
-"""Target, rule and figures by split of further labels, by label."""
+
+class FurtherLabel(NamedTuple):
+    """The evaluation of a further label, with its figures by split."""
+
+    target: Target
+    rule: BlessingRule
+    figures: Mapping[str, Scores]
+
+
+MoreLabels = dict[str, FurtherLabel]
+"""Evaluations of further labels, by label."""
 
 
 def minimum_by_label(
@@ -93,12 +102,12 @@ def evaluate_more_labels(
                 reasons.append(f"{label.label}: not evaluated: {error}")
                 continue
             raise BadInput(f"further label {label.label!r}: {error}") from None
-        met, checks = check_minimum(rule, {split: metrics[CANDIDATE] for split, metrics in figures.items()})
+        met, checks = check_minimum(rule, {split: scores.candidate for split, scores in figures.items()})
         blessed &= met
         not_compared += [f"{split}: not compared: {why}" for split, why in unscored.items()]
         sentences = (*checks, *not_shown, *not_compared)
         reasons += [f"{label.label}: {sentence}" for sentence in sentences]
-        labels[label.label] = (label, rule, figures)
+        labels[label.label] = FurtherLabel(label, rule, figures)
     return labels, blessed, reasons
 
 

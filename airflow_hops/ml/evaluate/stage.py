@@ -16,7 +16,7 @@ from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.evaluation import REPORT_FILE, Difference, EvaluationReport, Figures, LabelReport, ModelReference
+from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport, LabelReport, ModelReference
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.models.model_records import read_record
@@ -27,7 +27,7 @@ from airflow_hops.ml.evaluate.by_split import figures_by_split
 from airflow_hops.ml.evaluate.more_labels import evaluate_more_labels, minimum_by_label
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.custom_metrics import custom_metrics
-from airflow_hops.ml.metrics.judging import METRICS, Judge
+from airflow_hops.ml.metrics.judging import METRICS, Judge, Scores
 from airflow_hops.ml.metrics.leakage import TELLS, repeats_label, score_alone
 from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.metrics.scoring import ScoredModel, score
@@ -107,11 +107,11 @@ def run(
     if is_champion and champion is not None:
         blessed, reasons = False, ["the model is the champion already" + (f" (version {number})" if number else "")]
     else:
-        by_model: dict[str, dict[str, Metrics]] = {
-            name: {split: figures[split][name] for split in splits} for name in (CANDIDATE, CHAMPION)
-        }
-        gains = {split: unscored.get(split, figures[split]["gain"]) for split in splits} if CHAMPION in models else None
-        blessed, checks = bless(rule, by_model[CANDIDATE], gains, by_model[CHAMPION] if CHAMPION in models else None)
+        candidates, champions, gains = {split: figures[split].candidate for split in splits}, None, None
+        if CHAMPION in models:
+            champions = {split: figures[split].champion for split in splits}
+            gains = {split: unscored.get(split, figures[split].gain) for split in splits}
+        blessed, checks = bless(rule, candidates, gains, champions)
         parts = sorted([(blessed, checks), (all_met, further_reasons)], key=lambda part: part[0])
         reasons = [*(sentence for _, sentences in parts for sentence in sentences), *reasons]
         blessed &= all_met
@@ -120,7 +120,7 @@ def run(
         warning
         for split in splits
         for warning in warn_if_too_good(
-            problem, split, figures[split][CANDIDATE], everything, target.label, list(models[CANDIDATE].inputs)
+            problem, split, figures[split].candidate, everything, target.label, list(models[CANDIDATE].inputs)
         )
     ]
     reasons = [*warnings, *reasons] if blessed else [reasons[0], *warnings, *reasons[1:]]
@@ -139,10 +139,14 @@ def run(
         rule=rule.to_dict(),
         problem=problem,
         label=target.label,
-        splits=_figures(figures),
+        splits={split: scores.report() for split, scores in figures.items()},
         more_labels={
-            label: LabelReport(further.problem, rule.to_dict(), _figures(result))
-            for label, (further, rule, result) in more.items()
+            label: LabelReport(
+                each.target.problem,
+                each.rule.to_dict(),
+                {split: scores.report() for split, scores in each.figures.items()},
+            )
+            for label, each in more.items()
         }
         or None,
     )
@@ -150,13 +154,13 @@ def run(
     with context.output(**compared) as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
         evaluation = writer.commit(
-            rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},
+            rows={split: RowCounts(figures[split].rows, figures[split].rows) for split in splits},
             metrics={
                 **_metrics(figures, rule.higher_is_better),
                 **{
                     name: value
-                    for label, (_, rule, result) in more.items()
-                    for name, value in _metrics(result, rule.higher_is_better, f"{label}/").items()
+                    for label, each in more.items()
+                    for name, value in _metrics(each.figures, each.rule.higher_is_better, f"{label}/").items()
                 },
             },
             properties=report.properties.to_dict(),
@@ -179,12 +183,12 @@ def evaluate_model(
     model = ScoredModel(folder)
     scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)
     rows = ClassNames(None, {}).align(scored, "the examples")
-    figures = _as_json(Judge(model.problem, METRICS[model.problem].metric).describe(rows))
+    scores = Judge(model.problem, METRICS[model.problem].metric).describe(rows)
     sliced = {
-        column: [{"value": entry["value"], **entry[CANDIDATE]} for entry in entries]
-        for column, entries in figures["slices"].items()
+        column: [{"value": each.value, **each.candidate.to_dict()} for each in parts]
+        for column, parts in (scores.slices or {}).items()
     }
-    return {**figures[CANDIDATE], "slices": sliced}
+    return {**scores.candidate.to_dict(), "slices": sliced}
 
 
 def _splits(wanted: Sequence[str] | None, examples: Artifact) -> list[str]:
@@ -215,30 +219,18 @@ def champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path,
         return served, ModelProperties.of(champion.model)
 
 
-def _figures(by_split: Mapping[str, object]) -> dict[str, Figures]:
-    return {split: Figures.from_dict(_as_json(figures)) for split, figures in by_split.items()}
-
-
-def _as_json(value: object) -> Any:
-    if isinstance(value, Metrics | Difference):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {name: _as_json(item) for name, item in value.items()}
-    return [_as_json(item) for item in value] if isinstance(value, list) else value
-
-
-def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], label: str = "") -> dict[str, float]:
+def _metrics(figures: Mapping[str, Scores], names: Iterable[str], label: str = "") -> dict[str, float]:
     """Returns ``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on, without undefined ones.
 
     ``label`` is the name of a further label and a slash, as in ``eval_minutes/rmse``.
     """
     metrics: dict[str, float] = {}
-    for split, result in figures.items():
-        for prefix, scored in (("", result[CANDIDATE]), ("champion_", result[CHAMPION])):
+    for split, scores in figures.items():
+        for prefix, scored in (("", scores.candidate), ("champion_", scores.champion)):
             values = {name: scored.value(name) for name in names} if scored is not None else {}
             metrics |= {f"{prefix}{split}_{label}{name}": value for name, value in values.items() if value is not None}
-        if result["gain"] is not None:
-            metrics[f"{split}_{label}gain"] = result["gain"].difference
+        if scores.gain is not None:
+            metrics[f"{split}_{label}gain"] = scores.gain.difference
     return metrics
 
 

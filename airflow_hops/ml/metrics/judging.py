@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from airflow_hops.core import metrics
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Problem
-from airflow_hops.core.evaluation import Difference
+from airflow_hops.core.evaluation import Difference, Figures
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of
@@ -23,6 +23,34 @@ log = logging.getLogger(__name__)
 
 MAX_SLICE_VALUES = 100
 """Largest number of values of a slicing column, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Figures of the models on some rows.
+
+    Attributes:
+        champion: None without a champion, as ``gain``.
+        value: For a slice: the value of its rows.
+        slices: For all rows: by column, those of the rows with each of its values, the most frequent first.
+    """
+
+    rows: int
+    candidate: Metrics
+    champion: Metrics | None
+    gain: Difference | None
+    value: str | None = None
+    slices: Mapping[str, tuple[Scores, ...]] | None = None
+
+    def report(self) -> Figures:
+        """Returns the record of these figures."""
+        champion = None if self.champion is None else self.champion.to_dict()
+        slices = None if self.slices is None else {name: _reports(each) for name, each in self.slices.items()}
+        return Figures(self.rows, self.candidate.to_dict(), champion, self.gain, self.value, slices)
+
+
+def _reports(scores: Iterable[Scores]) -> tuple[Figures, ...]:
+    return tuple(each.report() for each in scores)
 
 
 @dataclass(frozen=True)
@@ -138,13 +166,8 @@ class Judge:
         mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))
         return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign, sample)
 
-    def describe(self, rows: ScoredRows) -> dict[str, Any]:
-        """Computes figures of scored rows, overall and by slice.
-
-        Returns:
-            ``rows``, ``candidate``, ``champion`` and ``gain`` (None without a champion), and ``slices``: for each
-            column a list of the same with their ``value``, the most frequent first.
-        """
+    def describe(self, rows: ScoredRows) -> Scores:
+        """Computes figures of scored rows, overall and by slice."""
         sliced = {}
         for column, values in rows.slices.items():
             result, counts = np.unique(values, return_counts=True)
@@ -154,13 +177,13 @@ class Judge:
                     "slice %r has %d values; the %d most frequent are evaluated, %d rows are left out",
                     column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
                 )  # fmt: skip
-            sliced[column] = [
-                {"value": str(result[index]), **self._figures(rows, values == result[index], detailed=False)}
+            sliced[column] = tuple(
+                self._scores(rows, values == result[index], detailed=False, value=str(result[index]))
                 for index in order[:MAX_SLICE_VALUES]
-            ]
-        return {**self._figures(rows, np.ones(len(rows.labels), bool), detailed=True), "slices": sliced}
+            )
+        return self._scores(rows, np.ones(len(rows.labels), bool), detailed=True, slices=sliced)
 
-    def _figures(self, rows: ScoredRows, chosen: Array, *, detailed: bool) -> dict[str, Any]:
+    def _scores(self, rows: ScoredRows, chosen: Array, *, detailed: bool, **place: Any) -> Scores:
         def figures(name: str, chosen: Array) -> Metrics:
             labels, predictions = rows.labels[chosen], rows.predictions[name][chosen]
             sample = Sample(rows.weights, copies=rows.copies).where(chosen)
@@ -173,5 +196,4 @@ class Judge:
             mine, theirs = (rows.predictions[name][both] for name in (CANDIDATE, CHAMPION))
             sample = Sample(rows.weights, copies=rows.copies).where(both)
             gain = self.gain(rows.labels[both], mine, theirs, sample.weights, sample.copies)
-        candidate = figures(CANDIDATE, chosen)
-        return {"rows": int(chosen.sum()), CANDIDATE: candidate, CHAMPION: champion, "gain": gain}
+        return Scores(int(chosen.sum()), figures(CANDIDATE, chosen), champion, gain, **place)

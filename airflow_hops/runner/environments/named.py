@@ -27,7 +27,7 @@ from airflow_hops.core.named_environment import (
 )
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.core.profiles import profile_of, profile_of_pins, read_stamp
+from airflow_hops.core.profiles import Stamp, profile_of, profile_of_pins, read_stamp
 from airflow_hops.runner.environments.runtime import (
     UNFINISHED,
     EnvironmentState,
@@ -115,7 +115,7 @@ def named_state(folder: Path) -> EnvironmentState:
     base = base_of(folder)
     state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
     if state.name == "stale":
-        made_of, of_base = profile_of_pins((read_stamp(folder) or ("", "", ""))[2]), profile_of(base)
+        made_of, of_base = profile_of_pins((read_stamp(folder) or Stamp()).pins), profile_of(base)
         if made_of is not None and of_base not in (None, made_of):
             detail = f"{folder} is of the profile {made_of.name!r}, its base {base} of {of_base.name!r}"
             return EnvironmentState(state.name, detail)

@@ -100,7 +100,7 @@ def pins_of(path: Path) -> Path:
     stamp, profile = read_stamp(path), profile_of(path)
     if stamp is None or profile is None:
         return pins_file()
-    return pins_file(profile.cuda_pins if stamp[2] == profile.cuda_pins else profile.pins)
+    return pins_file(profile.cuda_pins if stamp.pins == profile.cuda_pins else profile.pins)
 
 
 def pins_fingerprint(path: Path) -> str:
@@ -209,7 +209,8 @@ def create_environment(
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
     # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
-    other_kind = ((read_stamp(path) or ("", "", ""))[2] or BASE.pins) != pins.name
+    stamp = read_stamp(path)
+    other_kind = ((stamp and stamp.pins) or BASE.pins) != pins.name
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, versions or profile.pythons, say)
         say(f"new environment on {interpreter}")

@@ -94,7 +94,7 @@ class Proposal:
     def may_decide(self) -> bool:
         """Returns whether the user may change the schema, which may belong to another DAG."""
         owner = frozen_name(self.schema.uri)
-        dag_ids = {self.task.dag_id} | ({owner[0]} if owner else set())
+        dag_ids = {self.task.dag_id} | ({owner.dag_id} if owner else set())
         return all(may_change(self.user, dag_id) for dag_id in dag_ids)
 
     def review(self, decisions: list[ProposalDecision]) -> ProposalReview:

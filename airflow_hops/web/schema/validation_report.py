@@ -95,4 +95,4 @@ def _validated_against(result: FoundArtifact) -> tuple[str | None, int | None]:
     except (HopsError, FileNotFoundError):
         versions = []
     matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
-    return frozen[1], max(matching, default=None)
+    return frozen.name, max(matching, default=None)
