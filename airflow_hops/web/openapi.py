@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from typing import Any
 
 
 def document() -> str:
@@ -12,6 +13,7 @@ def document() -> str:
     from airflow_hops.web.app import make_app
 
     value = make_app().openapi()
+    value["components"], value["paths"] = _untitled(value["components"]), _untitled(value["paths"])
     schemas = value["components"]["schemas"]
     for schema in schemas.values():
         # All fields are always sent; pydantic says so of models, but not of each dataclass that they hold.
@@ -28,6 +30,13 @@ def document() -> str:
         )
         + "\n"
     )
+
+
+def _untitled(value: Any) -> Any:
+    """Removes titles, which repeat names, at any depth; a property of that name is an object."""
+    if isinstance(value, dict):
+        return {name: _untitled(item) for name, item in value.items() if name != "title" or not isinstance(item, str)}
+    return [_untitled(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":
