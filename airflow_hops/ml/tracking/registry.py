@@ -25,10 +25,10 @@ from airflow_hops.ml.tracking.entries import (
 from airflow_hops.ml.tracking.mlflow_run import TRAINING_TAG
 from airflow_hops.ml.tracking.training_run import record_evaluation
 
-# MLflow has no transaction over run, model, version and alias. Each is therefore found by a tag before it is created,
-# so that a retry continues where a killed task stopped: the run by the training or the model's fingerprint, the version
-# by the fingerprint. Aliases are not trusted; point_aliases() sets them from the store's record after each decision.
-# Callers hold ModelServer.exclusive(), so two tasks do not create the same version.
+# MLflow 3.17: has no transaction over run, model, version and alias. Each is therefore found by a tag before it is
+# created, so that a retry continues where a killed task stopped: the run by the training or the model's fingerprint,
+# the version by the fingerprint. Aliases are not trusted; point_aliases() sets them from the store's record after each
+# decision. Callers hold ModelServer.exclusive(), so two tasks do not create the same version.
 
 log = logging.getLogger(__name__)
 
