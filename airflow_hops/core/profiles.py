@@ -46,7 +46,7 @@ class Profile:
         return self.pins.replace(".txt", "-cuda.txt")
 
 
-# Java 24 and later fail under Spark 3.5, because Hadoop's login needs the security manager, which they removed.
+# Spark 3.5 (HADOOP-19212): Hadoop's login needs the security manager, which Java 24 and later have removed.
 BASE = Profile(PROFILE_NAMES[0], "runtime.txt", ((3, 11),), (2, 17), (8, 11, 17), "2.16", "3.5", "4")
 CURRENT = Profile(PROFILE_NAMES[1], "runtime-current.txt", ((3, 13), (3, 12)), (2, 39), (17, 21), "2.21", "4.1", "6")
 PROFILES = (BASE, CURRENT)
