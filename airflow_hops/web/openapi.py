@@ -16,7 +16,7 @@ def document() -> str:
     value["components"], value["paths"] = _untitled(value["components"]), _untitled(value["paths"])
     schemas = value["components"]["schemas"]
     for schema in schemas.values():
-        # All fields are always sent; pydantic says so of models, but not of each dataclass that they hold.
+        # Pydantic 2.14: says of models that all fields are always sent, but not of each dataclass that they hold.
         schema["required"] = list(schema.get("properties", ()))
     return (
         json.dumps(
@@ -40,6 +40,6 @@ def _untitled(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    with contextlib.redirect_stdout(sys.stderr):  # Airflow prints while it is imported
+    with contextlib.redirect_stdout(sys.stderr):  # Airflow 3.3: prints while it is imported
         text = document()
     sys.stdout.write(text)
