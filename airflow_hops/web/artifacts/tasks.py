@@ -197,7 +197,7 @@ def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
             yield from _assets(list(body.values()) if isinstance(body, Mapping) else body)
 
 
-# Columns instead of entities, for which Airflow would load the DAG run and its logical date.
+# Airflow 3.3: would load the DAG run and its logical date with an entity, so these are columns.
 _COLUMNS = (*instance_columns(XComModel), XComModel.timestamp, XComModel.value)
 
 
