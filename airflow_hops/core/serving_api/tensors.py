@@ -56,7 +56,7 @@ try:
 
     _BFLOAT16 = [TensorType(14, "bfloat16", np.dtype(ml_dtypes.bfloat16), "half_val")]
 except ImportError:
-    # ml_dtypes comes with TensorFlow; without it, NumPy does not have this dtype.
+    # NumPy 1.26: has no bfloat16 without ml_dtypes, which comes with TensorFlow.
     _BFLOAT16 = []
 
 _TYPES = (
