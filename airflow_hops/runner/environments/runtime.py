@@ -208,7 +208,7 @@ def create_environment(
     nccl = horovod and needs_nccl(pins)
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
-    # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
+    # uv 0.13: would keep an installed Horovod of the same version, whether built with NCCL or not.
     stamp = read_stamp(path)
     other_kind = ((stamp and stamp.pins) or BASE.pins) != pins.name
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
