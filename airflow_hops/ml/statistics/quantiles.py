@@ -8,6 +8,9 @@ equal weight (Munro and Paterson, "Selection and Sorting with Limited Storage", 
 most 1 in as many rows as values are retained, 1 in 4,096 of a slice; rows are thinned again when four times as many
 have been merged.
 
+Values of a batch whose first ones mostly differ are kept as they come, and sorted once, with those of other batches,
+which takes half of the time of sorting each batch first.
+
 Bounds depend on nothing but the types of the columns, and summaries are merged in an order that depends on the source
 alone (:mod:`~airflow_hops.ml.statistics.combiners`).
 """
@@ -24,6 +27,8 @@ Array = np.ndarray
 DATASET_VALUES = 1 << 24
 FEATURE_VALUES = 1 << 20
 SLICE_VALUES = 1 << 14
+PROBED = 1024
+"""First values of a batch; if most of these differ, the batch's are only counted with those of other batches."""
 
 
 def values_per_feature(types: Iterable[pa.DataType]) -> int:
@@ -48,13 +53,16 @@ class Quantiles:
     def __init__(self, most: int) -> None:
         self._most = most
         self._parts: list[tuple[Array, Array]] = []
-        self._held = 0
+        self._held, self._is_summed = 0, True
 
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
         """Adds values, each with the weight 1 or its own; like TFDV, ignores weights that are not above zero."""
-        numbers = values.to_numpy(zero_copy_only=False)
+        # -0.0 becomes 0.0: which of both a sort puts first depends on the processor.
+        numbers = values.to_numpy(zero_copy_only=False) + 0
         if weights is None:
-            self._append(*np.unique(numbers, return_counts=True))
+            ones = np.ones(len(numbers), np.int64)
+            repeat = len(np.unique(numbers[:PROBED])) <= PROBED // 2
+            self._append(*(_summed(numbers, ones) if repeat else (numbers, ones)), is_summed=repeat)
         else:
             heavy = weights.to_numpy(zero_copy_only=False).astype(np.float64)
             self._append(*_summed(numbers[heavy > 0], heavy[heavy > 0]))
@@ -62,13 +70,13 @@ class Quantiles:
     def Merge(self, other: Quantiles) -> None:
         """Adds another summary, of later rows."""
         for part in other._parts:
-            self._append(*part)
+            self._append(*part, is_summed=other._is_summed)
 
     def Compact(self) -> None:
         """Sums the counts of equal values."""
-        if len(self._parts) > 1:
+        if not self._is_summed:
             values, weights = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
-            self._parts = [_summed(values, weights)]
+            self._parts, self._is_summed = [_summed(values, weights)], True
         if self._parts and len(self._parts[0][0]) > self._most:
             self._parts = [_thinned(*self._parts[0], self._most // 4)]
         self._held = len(self._parts[0][0]) if self._parts else 0
@@ -84,7 +92,8 @@ class Quantiles:
         indices = np.minimum(np.searchsorted(ends, ranks, side="right"), len(values) - 1)
         return pa.array([values[indices].astype(np.float64)]), pa.array([ends[indices]])
 
-    def _append(self, values: Array, weights: Array) -> None:
+    def _append(self, values: Array, weights: Array, *, is_summed: bool = True) -> None:
+        self._is_summed = is_summed and not self._parts
         self._parts.append((values, weights))
         self._held += len(values)
         if self._held > self._most:
@@ -93,11 +102,16 @@ class Quantiles:
 
 def _summed(values: Array, weights: Array) -> tuple[Array, Array]:
     """Returns the distinct values in order, with the sums of their weights in the order of the rows."""
-    order = None if (weights == 1).all() else np.argsort(values, kind="stable")
-    values = np.sort(values, kind="stable") if order is None else values[order]
-    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+    # Sums of whole numbers are the same in any order, which is sorted several times as fast.
+    is_whole = weights.dtype.kind == "i"
+    order = None if is_whole and (weights == 1).all() else np.argsort(values, kind=None if is_whole else "stable")
+    values = np.sort(values) if order is None else values[order]
+    is_new = np.append(True, values[1:] != values[:-1])[: len(values)]
+    if order is None and is_new.all():
+        return values, weights
+    first = np.flatnonzero(is_new)
     if order is None:
-        return values[first], np.diff(first, append=len(values)).astype(weights.dtype)
+        return values[first], np.diff(first, append=len(values))
     return values[first], np.add.reduceat(weights[order], first)
 
 

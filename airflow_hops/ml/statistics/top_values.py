@@ -23,6 +23,8 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl import sketches
 from tfx_bsl.arrow import array_util
 
+from airflow_hops.ml.statistics.quantiles import PROBED
+
 LARGE_BYTES = 1024
 """Bytes above which values are listed together, as in TFDV's own sketches."""
 _MEAN_BYTES = 64
@@ -41,20 +43,22 @@ class Frequencies:
     def __init__(self, most: int) -> None:
         self._most = most
         self._parts: list[tuple[pa.Array, np.ndarray]] = []
-        self._held = self._bytes = 0
+        self._held, self._bytes, self._is_summed = 0, 0, True
         self._distinct: sketches.KmvSketch | None = None
 
     def add(self, values: pa.Array, counts: np.ndarray) -> None:
         """Adds values, which may repeat, with their counts or weights; numbers are counted as text."""
         if len(values):
-            self._append(*_summed(_short(values), counts))
+            values = _short(values)
+            repeat = len(values[:PROBED].unique()) <= PROBED // 2
+            self._append(*(_summed(values, counts) if repeat else (values, counts)), is_summed=repeat)
 
     def merge(self, other: Frequencies) -> None:
         """Adds those of later rows."""
         if other._distinct is not None:
             self._sketch().Merge(other._distinct)
         for values, counts in other._parts:
-            self._append(values, counts, is_sketched=other._distinct is not None)
+            self._append(values, counts, is_summed=other._is_summed, is_sketched=other._distinct is not None)
 
     def unique(self) -> int:
         """Returns the number of distinct values."""
@@ -75,7 +79,10 @@ class Frequencies:
         pairs = zip(values.take(listed).to_pylist(), counts[np.asarray(listed)].tolist(), strict=True)
         return [top_k_uniques_stats_util.FeatureValueCount(value, count) for value, count in pairs]
 
-    def _append(self, values: pa.Array, counts: np.ndarray, *, is_sketched: bool = False) -> None:
+    def _append(
+        self, values: pa.Array, counts: np.ndarray, *, is_summed: bool = True, is_sketched: bool = False
+    ) -> None:
+        self._is_summed = is_summed and not self._parts
         if self._distinct is not None and not is_sketched:
             self._distinct.AddValues(values)
         self._parts.append((values, counts))
@@ -89,7 +96,7 @@ class Frequencies:
 
     def compact(self) -> None:
         """Sums the counts of equal values."""
-        if len(self._parts) > 1:
+        if not self._is_summed:
             values = pa.concat_arrays([values for values, _ in self._parts])
             self._replace(*_summed(values, np.concatenate([counts for _, counts in self._parts])))
         if self._is_full():
@@ -103,6 +110,7 @@ class Frequencies:
 
     def _replace(self, values: pa.Array, counts: np.ndarray) -> None:
         self._parts, self._held, self._bytes = [(values, counts)], len(values), _text_bytes(values)
+        self._is_summed = True
 
     def _sketch(self) -> sketches.KmvSketch:
         """Returns the sketch of the number of distinct values, after adding those that are kept."""
@@ -145,7 +153,7 @@ class TopValues(TopKUniquesSketchStatsGenerator):
         known = flat.drop_null()
         counts.add(known, np.ones(len(known), np.int64))
         if weights is not None:
-            # TFDV's sketch takes float32.
+            # TFDV 1.16: its sketch takes float32.
             weighted.add(known, weights[rows[np.asarray(flat.is_valid())]].astype(np.float32).astype(np.float64))
 
     def merge_accumulators(self, accumulators: Any) -> dict[object, object]:

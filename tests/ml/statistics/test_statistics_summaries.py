@@ -84,6 +84,29 @@ def test_large_and_binary_values_count_together_and_are_distinct(most: int) -> N
     assert top[:2] == [(b"__BYTES_VALUE__", 1500), (b"__LARGE_BYTES__", 1000)]
 
 
+def test_values_of_a_single_batch_are_summed_also_where_most_differ() -> None:
+    random = np.random.default_rng(2)
+    values = random.integers(0, 10_000, 20_000)
+    summary, texts = Quantiles(ROWS), Frequencies(ROWS)
+    summary.AddValues(pa.array(values))
+    texts.add(pa.array(values), np.ones(len(values), np.int64))
+    for merged in (summary, pickle.loads(pickle.dumps(summary))):
+        quantiles, weights = merged.GetQuantilesAndCumulativeWeights(4)
+        assert quantiles.flatten().to_pylist() == np.sort(values)[[0, 5_000, 10_000, 15_000, 19_999]].tolist()
+        assert weights.flatten()[-1].as_py() == len(values)
+    expected = Counter(map(str, values.tolist()))
+    assert texts.unique() == len(expected)
+    assert {each.feature_value.decode(): each.count for each in texts.most_frequent(10**5)} == expected
+
+
+def test_zeros_of_either_sign_are_one_value() -> None:
+    summary = Quantiles(ROWS)
+    for zeros in ([-0.0, 0.0], [0.0, -0.0]):
+        summary.AddValues(pa.array(zeros))
+    quantiles, weights = summary.GetQuantilesAndCumulativeWeights(2)
+    assert (str(quantiles.to_pylist()), weights.to_pylist()) == ("[[0.0, 0.0, 0.0]]", [[4.0, 4.0, 4.0]])
+
+
 def test_values_kept_depend_on_the_columns_alone() -> None:
     assert values_per_feature([pa.float64()] * 16) == FEATURE_VALUES
     assert (
