@@ -30,15 +30,9 @@ class SearchOptions(StepOptions):
             returns the parameters, including conditional ones.
         metrics: Metrics to optimize, one for each objective.
         directions: ``minimize`` or ``maximize``, for each metric.
-        trials: Number of trials of this run; None for all points of a grid.
-        parallel: Number of simultaneous trials.
-        timeout_s: Seconds from the first try on after which no more trials begin; None for no limit.
-        study: Name of a study that the task's runs share and continue; None for a separate study for each run.
-        choose: With several objectives, the metric that determines the winner; the first by default.
-        refit: Whether to train the winner again, on ``refit_np`` ranks; otherwise the best trial's model is used.
-        refit_np: Number of ranks of that training; None for those of a trial.
         reuse: Whether to reuse an earlier trial with the same code, data and parameters.
-        max_failures: Failed trials above which the search fails; None for a third of the trials, at least 3.
+
+    The others are arguments of ``SearchOperator``.
 
     Raises:
         BadInput: an option is invalid.
