@@ -20,8 +20,8 @@ FAULTS: frozenset[Cause] = frozenset(
 )
 """Causes that are faults of a pipeline. A missing rate is one if it rose by :data:`MISSING_FAULT`."""
 
-# Each bound lies between what the world does and what a broken pipeline does. A fault stops retraining until a person
-# has looked: if a bound is too low, real changes do so; if it is too high, models are trained on broken rows.
+# Each bound lies between what the world does and what a broken pipeline does. No model is retrained on a fault: if a
+# bound is too low, real changes prevent it, too; if it is too high, models are trained on broken rows.
 
 MISSING_FAULT = 0.5
 """Smallest rise of the share of missing values that is a fault: fields go out of use by less within a window."""
@@ -30,13 +30,11 @@ NEW_CATEGORY_SHARE = 0.1
 CONSTANT_SHARE = 0.5
 """Share of the reference from which a text may fill a window: it is the rule, and the rest are exceptions."""
 MANY_KINDS = 60
-"""Number of kinds that one window need not show: of the minutes of an hour, it may have one alone; of so many different
-texts (effectively, by the inverse of Simpson's index), as of ids, the next window has new ones."""
+"""Kinds that a window need not show: of an hour's minutes it may have one alone, of so many ids the next has others."""
 _CALENDAR = ("date", "day", "dow", "doy", "weekday", "weekend", "week", "month", "quarter", "season", "year", "hour")
 """Words of names of features that the time sets: a short window has one value, and a later one new values."""
 USUAL_SHARE = 0.5
-"""Share above which a feature's most frequent number is left out, and the remaining numbers are compared: below it, the
-median tells of the others."""
+"""Share from which a feature's most frequent number is left out: below it, the median tells of the others."""
 MOST_SWAPPED = 50
 """Largest number of drifted features that are compared with each other: of a thousand, all pairs take minutes."""
 
@@ -166,6 +164,7 @@ def _new_values(reference: Kinds, current: Kinds) -> str | None:
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
     rows = len(reference)
     unseen = sum(count == 1 for count in reference.counts.values()) / rows
+    # The effective number of kinds: the inverse of Simpson's index
     if rows**2 >= MANY_KINDS * sum(count**2 for count in reference.counts.values()):
         known, unseen = {_folded(value) for value in reference.counts}, 0.0
         often = NEW_CATEGORY_SHARE * len(current)
