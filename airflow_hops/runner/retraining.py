@@ -88,13 +88,14 @@ class Monitor:
             BadInput: an artifact or a record cannot be read.
             HopsError: others decide faster all the time.
         """
-        log, model = decisions.DecisionLog(self.store, self.producer), SkewProperties.of(self.report).reference.model
+        log, skew = decisions.DecisionLog(self.store, self.producer), SkewProperties.of(self.report)
+        model = skew.reference.model
         for _ in range(_AT_ONCE):
             names = log.names()
             mine = log.newest(names)
             other = mine.pop() if mine and mine[-1].by != by_whom(self.producer) else None
             decided = other.decision if other else None
-            began = self._begins_after(decided)
+            began = skew.verdict == DRIFT and not (decided and decided.memory.drifting)
             # A recorded request is repeated; a refusal is decided again when its task is cleared.
             request = mine[0].decision if mine and mine[0].decision.requested else None
             if request and request.basis.get("fingerprint") == self.report.fingerprint:
@@ -119,10 +120,6 @@ class Monitor:
             why = recorded.decision.why
             return Decided(recorded, began, why in _STOPS and not (decided and decided.why == why))
         raise HopsError(f"{log.folder}: {_AT_ONCE} other decisions came in between; let one run decide at a time")
-
-    def _begins_after(self, earlier: RetrainingDecision | None) -> bool:
-        """Returns whether drift begins with the comparison."""
-        return SkewProperties.of(self.report).verdict == DRIFT and not (earlier and earlier.memory.drifting)
 
     def situation(self, previous: RetrainingDecision | None, others: RetrainingRequest | None) -> Situation:
         """Returns the facts, after the task's previous decision and the newest request of any monitor of the model."""
