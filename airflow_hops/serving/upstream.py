@@ -10,18 +10,10 @@ from typing import Any
 import grpc
 
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.core.serving_api.tls_files import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles, open_channel
 from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
-
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 
 
 class Upstream(ABC):
@@ -48,10 +40,7 @@ class Upstream(ABC):
         self.statuses: Mapping[str, Mapping[int, VersionStatus]] = {}
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        if tls is None:
-            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, tls.credentials(), options=_OPTIONS)
+        self._channel = open_channel(address, tls)
 
     def close(self) -> None:
         """Closes the connection."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -29,9 +29,7 @@ from airflow_hops.core.serving_api.answers import (
     TrafficSplit,
     error_of,
 )
-
-if TYPE_CHECKING:
-    from airflow_hops.core.serving_api.tls_files import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles, open_channel
 
 # A failed version that was written again still shows the old failure until the server's next check.
 _STALE_ERROR_S = 5.0
@@ -64,16 +62,7 @@ class ModelServerClient:
         self._control_token, self._prediction_token = (
             (("authorization", f"Bearer {each}"),) if each else () for each in (token, prediction_token or token)
         )
-        options = [
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_send_message_length", -1),
-            # By default gRPC waits up to two minutes before it tries to reconnect.
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
-        if tls is None:
-            self._channel = grpc.insecure_channel(address, options=options)
-        else:
-            self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
+        self._channel = open_channel(address, tls)
         self._input_types: dict[tuple[str, str], dict[str, np.dtype]] = {}
 
     def __enter__(self) -> Self:

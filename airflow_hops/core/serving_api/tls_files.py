@@ -1,4 +1,4 @@
-"""TLS files of a model server's clients, from a connection: the ``serving_*`` entries of a step's services."""
+"""Channels of a model server's clients, with TLS files from a connection: ``serving_*`` of a step's services."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ class TlsFiles:
         if self.cert_file:
             context.load_cert_chain(self.cert_file, self.key_file)
         return context
+
+
+def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
+    """Returns a gRPC channel for messages of any size; raises OSError if a file for TLS cannot be read."""
+    import grpc
+
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    if tls is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, tls.credentials(), options)
 
 
 def tls_files(services: Mapping[str, str]) -> TlsFiles | None:

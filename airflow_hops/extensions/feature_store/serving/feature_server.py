@@ -17,6 +17,7 @@ import numpy as np
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import load_messages
+from airflow_hops.core.serving_api.tls_files import open_channel
 from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature
 
 # LookupLimit protects the server's threads from a hanging feature server: if all slots are taken, a request waits 50 ms
@@ -31,12 +32,6 @@ _PATIENCE_S = 0.05
 _NO_TIME = -(2**63)
 """Null of the type UnixTimestamp, as Feast stores it."""
 _MESSAGES = load_messages(__package__)
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 
 
 class FeatureServerError(Exception):
@@ -93,7 +88,7 @@ class FeatureServer:
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address, self._timeout_s = address, timeout_s
-        self._channel = grpc.insecure_channel(address, _OPTIONS)
+        self._channel = open_channel(address)
         self._method = self._channel.unary_unary(
             "/GrpcFeatureServer/GetOnlineFeatures",
             _MESSAGES["GetOnlineFeaturesRequest"].SerializeToString,
