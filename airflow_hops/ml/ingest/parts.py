@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -103,8 +103,11 @@ def copying_plan(fs: Any, file: RawFile, types: Types, window: Window, folder: O
     return CopyingPlan(fs, types, pa.schema([(name, columns[name]) for name in names]), window, folder, table)
 
 
-FilePart: TypeAlias = tuple[int, tuple[RawFile, ...]]
-"""Number and consecutive files of a source, or row groups of them, without their file system."""
+class FilePart(NamedTuple):
+    """Consecutive files of a source, or row groups of them, without their file system."""
+
+    number: int
+    files: tuple[RawFile, ...]
 
 
 @dataclass(kw_only=True)
@@ -192,7 +195,7 @@ def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> li
             else:
                 parts[-1].append(replace(file, row_groups=range(number, number + 1), first_row=first_row))
             first_row += group_rows
-    return [(number, tuple(pieces)) for number, pieces in enumerate(parts)]
+    return [FilePart(number, tuple(pieces)) for number, pieces in enumerate(parts)]
 
 
 def copy_part(
@@ -202,10 +205,10 @@ def copy_part(
 
     ``report`` is called from time to time with the share of bytes and the number of rows read.
     """
-    summary, (number, files) = PartSummary(), part
+    summary = PartSummary()
     with summary.recording_errors(plan.folder.path):
         try:
-            write_part(_select(plan, files, summary, report), plan, number, summary.uploaded)
+            write_part(_select(plan, part.files, summary, report), plan, part.number, summary.uploaded)
         except TypesDoNotFit as error:
             summary.misfit = str(error)
         except _UnseenFile as error:

@@ -40,8 +40,8 @@ def test_files_share_a_part_up_to_its_size_and_row_groups_are_divided() -> None:
         (raw_file("e"), [long, long, long]),
     ]
     result = parts.plan_parts(files)
-    assert [number for number, _ in result] == list(range(5))
-    assert [[(file.name, file.row_groups, file.first_row) for file in pieces] for _, pieces in result] == [
+    assert [part.number for part in result] == list(range(5))
+    assert [[(file.name, file.row_groups, file.first_row) for file in part.files] for part in result] == [
         [("a", None, 0), ("b", None, 0)],
         [("c", None, 0)],
         [("d", range(1), 0)],
