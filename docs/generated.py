@@ -1,15 +1,18 @@
 """Directives that write reference pages from the code: commands, flags, connections, options, routes.
 
-``{hops-commands}``, ``{hops-flags}``, ``{hops-connection} TYPE``, ``{hops-options}`` and ``{hops-routes}``.
+``{hops-commands}``, ``{hops-flags}``, ``{hops-connection} TYPE``, ``{hops-options}``, ``{hops-routes}`` and
+``{hops-stability}``.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,14 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import airflow_hops
+import airflow_hops.extensions
 from airflow_hops.cli.definition import get_hops_cli_commands
 from airflow_hops.provider_info import provider_info
 from airflow_hops.serving.flag_parser import make_parser
 
 OPENAPI = Path(__file__).resolve().parent.parent / "ui" / "openapi.json"
+PACKAGE = Path(airflow_hops.__file__).parent
 
 
 class Generated(SphinxDirective):
@@ -130,6 +136,45 @@ class Routes(Generated):
             yield from [f"### {subject.capitalize()}", "", *listed]
 
 
+class Stability(Generated):
+    """The mark of stability of each public name."""
+
+    def lines(self) -> Iterator[str]:
+        """A row for each package and mark."""
+        yield from ["| package | mark | names |", "|---|---|---|"]
+        for package, names in public_names().items():
+            marks: dict[str, list[str]] = {}
+            for name, mark in names.items():
+                marks.setdefault(mark, []).append(f"`{name}`")
+            yield from (f"| `{package}` | {mark} | {', '.join(named)} |" for mark, named in marks.items())
+
+
+def marked_names() -> dict[str, str]:
+    """Returns the names that have a decorator of stability, with their marks: from the source, as no side has all."""
+    marks: dict[str, str] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if "core.stability import" in (text := path.read_text()):
+            for node in ast.parse(text).body:
+                for each in node.decorator_list if isinstance(node, ast.ClassDef | ast.FunctionDef) else ():
+                    marks |= {node.name: mark} if (mark := _mark(each)) else {}
+    return marks
+
+
+def public_names() -> dict[str, dict[str, str]]:
+    """Returns the public names of each package with their marks."""
+    marks, folders = marked_names(), sorted((PACKAGE / "extensions").glob("*/__init__.py"))
+    packages = [airflow_hops, airflow_hops.extensions]
+    packages += [import_module(f"airflow_hops.extensions.{path.parent.name}") for path in folders]
+    public = {package.__name__: getattr(package, "__all__", ()) for package in packages}
+    return {package: {name: marks.get(name, "stable") for name in names} for package, names in public.items()}
+
+
+def _mark(decorator: ast.expr) -> str | None:
+    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "deprecated":
+        return f"deprecated, for {ast.literal_eval(decorator.args[2])}"
+    return "experimental" if ast.unparse(decorator) == "experimental" else None
+
+
 def _parser(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
     """A command of a parser's."""
     (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
@@ -168,6 +213,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "hops-connection": Connection,
         "hops-options": Options,
         "hops-routes": Routes,
+        "hops-stability": Stability,
     }.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True}

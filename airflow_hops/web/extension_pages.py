@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import PAGES, extensions
+from airflow_hops.core.stability import experimental
 from airflow_hops.web.access import ReadableDags
 from airflow_hops.web.pages import ADDRESS, version_of
 from airflow_hops.web.types import Model
@@ -23,6 +24,7 @@ Destination = Literal["pipelines", "pipeline", "runs", "model"]
 """A page beside the list of pipelines, a page of each pipeline, a view of its runs, or a tab of each model."""
 
 
+@experimental
 @dataclass(frozen=True, kw_only=True)
 class ExtensionPage:
     """A page that a distribution registers under the entry-point group ``airflow_hops.pages``.

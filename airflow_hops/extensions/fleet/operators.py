@@ -10,7 +10,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.names import check_known
-from airflow_hops.core.sources.source_files import fingerprint_of_sources
+from airflow_hops.core.stability import experimental
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.fleet.core.options import LINEAR, TREES, FleetOptions, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.source import SegmentSource
@@ -29,7 +29,7 @@ from airflow_hops.runner.arguments import (
     Version,
     WholeNumber,
 )
-from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.connections import state_of_sources
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_hops.core.steps.protocol import StepResult
 
 
+@experimental
 class TrainFleetOperator(SparkOperator):
     """Trains a fleet: a pooled model of all rows, and a model for each segment where that is better for its rows.
 
@@ -143,8 +144,7 @@ class TrainFleetOperator(SparkOperator):
         """Adds the state of the source's files, so that changed files are read again."""
         if self.source is None:
             return super().step_cache_key_parts(hook)
-        sources = {"source": SegmentSource.from_value("source", self.source)}
-        state = fingerprint_of_sources(with_storage_options(sources))
+        state = state_of_sources({"source": SegmentSource.from_value("source", self.source)})
         return {**super().step_cache_key_parts(hook), "sources": state}
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
@@ -159,6 +159,7 @@ class TrainFleetOperator(SparkOperator):
         return replace(spec, inputs={**spec.inputs, COMPARED: (champion[0],)})
 
 
+@experimental
 class SelectSegmentsOperator(HopsOperator):
     """Makes a fleet of the served one in which some segments have other models; all others stay bit by bit.
 
@@ -207,6 +208,7 @@ class SelectSegmentsOperator(HopsOperator):
             )
 
 
+@experimental
 class FleetSkewOperator(HopsOperator):
     """Finds segments of a served fleet whose requests differ from their training rows.
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.names import check_known
 from airflow_hops.core.sources.sources import AnySource, RowSource, scheme_of
+from airflow_hops.core.stability import experimental
 
 SCHEME = "captured"
 DELTA = "delta://"
@@ -41,6 +42,7 @@ TIME_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}
 """Microseconds of a unit of time."""
 
 
+@experimental
 @dataclass(frozen=True)
 class CapturedSource(RowSource):
     """The source of captured rows in the log of an endpoint: one entry for each request, or for each row.

@@ -10,8 +10,10 @@ from airflow_hops.core.artifacts.target import REGRESSION, Problem, Target
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.prepare.options import EVAL, TRAIN, PrepareOptions
 from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.stability import experimental
 
 
+@experimental
 @dataclass(frozen=True)
 class SegmentSource(Source):
     """Raw files of a fleet's rows, which become examples as they are; fields besides these are those of ``Source``.

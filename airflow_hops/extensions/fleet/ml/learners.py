@@ -15,6 +15,7 @@ import numpy as np
 
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Problem
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.stability import experimental
 from airflow_hops.extensions.fleet.core import packs
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes, weights_to_bytes
 from airflow_hops.extensions.fleet.core.options import LINEAR, TREES
@@ -182,6 +183,7 @@ def _softmax(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, centre
     return minimize(loss, centre.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x.reshape(centre.shape)
 
 
+@experimental
 @dataclass(frozen=True)
 class SegmentRows:
     """Argument of a user's training function.

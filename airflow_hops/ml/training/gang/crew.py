@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.stability import experimental
 from airflow_hops.core.training.rank_places import LOCAL, place_of
 from airflow_hops.ml.step.context import StepContext, resolve
 
 _MESSAGE_INTERVAL_S = 0.2
 
 
+@experimental
 @dataclass(frozen=True)
 class Placement:
     """The place of a rank in its gang.
@@ -85,6 +87,7 @@ def place(hosts: Mapping[str, int], np: int) -> list[Placement]:
     ]
 
 
+@experimental
 class Channel:
     """A rank's connection to the supervisor.
 
