@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from airflow_hops.ml.prepare.engine import PreparedRows as PreparedRows
     from airflow_hops.ml.spark.pools import IN_PROCESS as IN_PROCESS
     from airflow_hops.ml.step.context import Stage as Stage
+    from airflow_hops.ml.training.digests import digest as digest
+    from airflow_hops.ml.training.gang.crew import Channel as Channel
+    from airflow_hops.ml.training.gang.crew import Placement as Placement
     from airflow_hops.ml.training.gang.crew import RankLauncher as RankLauncher
+    from airflow_hops.ml.training.gang.rendezvous import SharedValues as SharedValues
     from airflow_hops.ml.training.stage.rank_group import RankGroup as RankGroup
     from airflow_hops.operators.training import RanksTrainOperator as RanksTrainOperator
     from airflow_hops.runner.launchers.base import Launcher as Launcher
@@ -63,7 +67,9 @@ _MODULES = {
     "airflow_hops.ml.prepare.engine": "EngineRows PreparedRows",
     "airflow_hops.ml.training.stage.rank_group": "RankGroup",
     "airflow_hops.ml.step.context": "Stage",
-    "airflow_hops.ml.training.gang.crew": "RankLauncher",
+    "airflow_hops.ml.training.digests": "digest",
+    "airflow_hops.ml.training.gang.crew": "Channel Placement RankLauncher",
+    "airflow_hops.ml.training.gang.rendezvous": "SharedValues",
     "airflow_hops.operators.training": "RanksTrainOperator",
     "airflow_hops.serving.flags": "flag",
     "airflow_hops.serving.models.formats": "ModelFormat",

@@ -1,7 +1,8 @@
-"""Strategies of other distributions, and the contract tests that their authors run."""
+"""Strategies of other distributions: the one of the page on extensions, written from public names alone."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,43 +20,18 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from example_extensions import write_distribution
 
-_STRATEGY = """
-import json
-
-import numpy as np
-
-from airflow_hops.core.errors import BadInput
-from airflow_hops.ml.training.stage.rank_group import RankGroup
-from airflow_hops.ml.training.digests import digest
-from airflow_hops.ml.training.gang.rendezvous import SharedValues
-
-
-class ArrayGroup(RankGroup):
-    def __init__(self, placement, channel, options, threads):
-        self.values, self.asked = SharedValues("arrays", placement, channel), 0
-
-    def gather(self, values):
-        self.asked += 1
-        return [json.loads(each) for each in self.values.exchange(f"{self.asked}", json.dumps(values))]
-
-    def check_weights(self, model):
-        if not isinstance(model, np.ndarray) or not np.isfinite(model).all():
-            raise BadInput(f"{model!r} is not an array of numbers")
-        return self.values.check_equal([("weights", digest(model))], "train alike")
-
-    def finish(self):
-        self.values.exchange("finished", "yes")
-"""
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "extensions.md"
 
 
 @pytest.fixture(autouse=True)
 def arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    points = "[airflow_hops.strategies]\narrays = array_strategy:ArrayGroup\nbroken = array_strategy:SharedValues\n"
+    points = "[airflow_hops.strategies]\narrays = hops_arrays:ArrayGroup\nbroken = hops_arrays:SharedValues\n"
     write_distribution(tmp_path / "site", "hops-arrays", points)
-    (tmp_path / "site" / "array_strategy.py").write_text(_STRATEGY)
+    (code,) = re.findall(r"```python\n# hops_arrays\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "site" / "hops_arrays.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     yield
-    sys.modules.pop("array_strategy", None)
+    sys.modules.pop("hops_arrays", None)
 
 
 class TestArrays(StrategyContract):

@@ -17,7 +17,7 @@ from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.training.options import PARAMETER_SERVER, TrainingOptions
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address
+from airflow_hops.ml.training.gang.rendezvous import SharedValues
 from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 # Order: bind a port, exchange all addresses through the rendezvous server, set TF_CONFIG, create the strategy (which
@@ -34,14 +34,13 @@ class TensorFlowCluster(RankGroup):
     def __init__(self, placement: Placement, channel: Channel, options: TrainingOptions, threads: int) -> None:
         from airflow_hops.ml.training.keras.legacy import use_tf_keras
 
-        use_tf_keras()  # Keras 3 supports none of these strategies
+        use_tf_keras()  # Keras 3.15: supports none of these strategies
         self.is_alone, self._gathered = options.strategy == PARAMETER_SERVER, 0
         self._values = SharedValues("hops-cluster", placement, channel)
         self._port = socket.socket()
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port.bind(("", 0))
-        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-        every = self._values.exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
+        every = self._values.exchange("address", f"{self._values.own_address}:{self._port.getsockname()[1]}")
         cluster: dict[str, list[str]] = {}
         for rank, address in enumerate(every):
             cluster.setdefault(_task(options, rank)[0], []).append(address)

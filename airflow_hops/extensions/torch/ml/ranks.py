@@ -21,7 +21,7 @@ from airflow_hops.extensions.torch.ml.checkpoints import (
 )
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address, patience_s
+from airflow_hops.ml.training.gang.rendezvous import SharedValues
 from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class TorchGroup(RankGroup):
                 "runtime create --name NAME --with torch), and set runtime='NAME' in the task"
             ) from None
         self._values = SharedValues("hops-torch", placement, channel)
-        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         if interface := os.environ.get("HOROVOD_GLOO_IFACE"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
@@ -68,9 +67,9 @@ class TorchGroup(RankGroup):
                 f"PyTorch finds a GPU on some ranks, and none on others ({listed}); give all hosts the same build of "
                 "PyTorch and a GPU for each rank, or to none: env={'CUDA_VISIBLE_DEVICES': ''}"
             )
-        is_first, timeout = placement.rank == 0, timedelta(seconds=patience_s(os.environ))
+        is_first, timeout = placement.rank == 0, timedelta(seconds=self._values.patience_s)
         if is_first:
-            address = own_address(rendezvous)
+            address = self._values.own_address
             # With port 0, since another process could take a chosen port first.
             store = dist.TCPStore(address, 0, placement.size, True, timeout, wait_for_workers=False)
             self._values.put("store", f"{address}:{store.port}")

@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from airflow_hops.core.errors import HopsError, InvalidArgument
+from airflow_hops.core.stability import experimental
 from airflow_hops.ml.training.digests import Digests, check_equal
 from airflow_hops.ml.training.gang.crew import Channel, Placement
 
@@ -161,10 +162,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+@experimental
 class SharedValues:
     """Values that ranks share without a collective, on the rendezvous server of a rank's environment.
 
-    ``scope`` is their namespace. While the rank waits, it sends signs of life, so that a long wait is not a stall.
+    While the rank waits, it sends signs of life, so that a long wait is not a stall.
+
+    Args:
+        scope: Namespace of the values.
+        placement: Placement of this rank.
+        channel: Channel to the watching process.
     """
 
     def __init__(self, scope: str, placement: Placement, channel: Channel) -> None:
@@ -172,8 +179,18 @@ class SharedValues:
         self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
+    @property
+    def own_address(self) -> str:
+        """IPv4 address by which the other ranks reach this host."""
+        return own_address(self._address)
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds to wait for the other ranks; the supervisor ends a rank that is silent longer."""
+        return patience_s(os.environ)
+
     def put(self, name: str, value: str) -> None:
-        """Publishes a value."""
+        """Publishes a value; a name can be used once."""
         self._request("PUT", name, value.encode())
 
     def wait(self, name: str) -> str:
@@ -184,12 +201,16 @@ class SharedValues:
         return value
 
     def exchange(self, name: str, value: str) -> list[str]:
-        """Returns every rank's value, by rank; every rank must call it."""
+        """Returns every rank's value, by rank; every rank must call it, each time with another name."""
         self.put(f"{name}-{self._placement.rank}", value)
         return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
 
     def check_equal(self, digests: Digests, advice: str) -> str:
-        """Returns the SHA-256 (hex) of the values that must be equal on all ranks; every rank must call it.
+        """Returns the SHA-256 (hex) of the values that must be equal on all ranks; every rank must call it, once.
+
+        Args:
+            digests: Names of the values, with the :func:`~airflow_hops.ml.training.digests.digest` of each.
+            advice: How to make them equal, for the error.
 
         Raises:
             BadInput: the ranks differ.
@@ -208,7 +229,7 @@ class SharedValues:
                 return text if method == "GET" and answer.status == http.HTTPStatus.OK else None
             except OSError as error:
                 # Gives up before the supervisor would.
-                if (waited_s := time.monotonic() - began) > patience_s(os.environ) - SILENCE_S - _ANSWER_S:
+                if (waited_s := time.monotonic() - began) > self.patience_s - SILENCE_S - _ANSWER_S:
                     raise HopsError(
                         f"{self._placement} has not reached the rendezvous server at {self._address}:{self._port} for "
                         f"{waited_s:.0f} s: {error}; check the network between this host and that of the step"
@@ -225,7 +246,7 @@ def own_address(peer: str) -> str:
         HopsError: the other host does not exist or cannot be reached.
     """
     try:
-        # Horovod's rendezvous does not support IPv6.
+        # Horovod 0.28: its rendezvous does not support IPv6.
         family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(target)  # connecting a datagram socket sends nothing
