@@ -13,6 +13,7 @@ from airflow_hops.core.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.joined_types import join_texts
 from airflow_hops.ml.readers.rows_file import RowsFile
 
 LABEL = "label."
@@ -107,5 +108,5 @@ def _wide_types(tables: list[pa.Table], where: str) -> dict[str, pa.Field]:
             types = {str(known.type), str(field.type)}
             if not field.name.startswith(LABEL) or not types <= _TOLD:
                 raise BadInput(f"{where}: {field.name!r} is of types {' and '.join(sorted(types))}; expected one")
-            fields[field.name] = pa.field(field.name, pa.float64() if types == {"int64", "double"} else pa.string())
+            fields[field.name] = pa.field(field.name, join_texts(known.type, field.type))
     return fields

@@ -101,8 +101,8 @@ def _describe(plan: ReadingPlan, listed: Sequence[SourceFile], pool: Pool) -> tu
     """Returns descriptions of the files, and the types of the table's columns."""
     files = run_parts(_pool_for(listed, pool), describe_file, plan, listed, FileSummary)
     _check_seen(files, pool)
-    of_text = all(file.format in ("csv", "jsonl") for file in files)
-    return files, unify({file.name: each.types for file, each in zip(listed, files, strict=True)}, of_text=of_text)
+    are_texts = all(file.format in ("csv", "jsonl") for file in files)
+    return files, unify({file.name: each.types for file, each in zip(listed, files, strict=True)}, are_texts=are_texts)
 
 
 def _copy(
@@ -116,7 +116,7 @@ def _copy(
     progress: Progress,
 ) -> list[PartSummary]:
     """Writes the rows in the window; replaces files of an earlier attempt."""
-    copying = copying_plan(plan.fs, parts[0][1][0], types, window, folder, table)
+    copying = copying_plan(plan.fs, parts[0].files[0], types, window, folder, table)
     chosen = _pool_for(parts, pool)
 
     def report(share: float, rows: int) -> None:

@@ -26,10 +26,11 @@ from airflow_hops.ml.readers.csv_quotes import (
     with_returns,
     without_quoted,
 )
+from airflow_hops.ml.readers.joined_types import join_texts
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import plain_numbers
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
-from airflow_hops.ml.readers.text_types import TEXT, as_type, join, type_of
+from airflow_hops.ml.readers.text_types import TEXT, as_type, type_of
 from airflow_hops.ml.readers.types import Types, batch_of
 
 # How a file is read, in one pass and with a few blocks in memory: RowCutter finds the end of the last whole row in a
@@ -141,7 +142,8 @@ def check_header(types: Types, rows: pa.RecordBatch, file: RawFile) -> None:
     if source.header is not None or {*names} & {*(source.columns or ()), *source.schema, source.time_column}:
         return
     kinds = {name: kind for name, kind in types.items() if kind != TEXT and not pa.types.is_null(kind)}
-    are_values = (join(kind, type_of(plain_numbers(pa.array([name]), source))) != TEXT for name, kind in kinds.items())
+    own = {name: type_of(plain_numbers(pa.array([name]), source)) for name in kinds}
+    are_values = (join_texts(kind, own[name]) != TEXT for name, kind in kinds.items())
     is_counted = len(names) > 2 and names == [str(number) for number in range(len(names))]  # by pandas and others
     distinct = {name: pc.unique(rows[name]) for name, kind in types.items() if kind == TEXT}
     is_named = any(

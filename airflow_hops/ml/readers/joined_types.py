@@ -1,50 +1,102 @@
-"""Joins the types that a column has in different rows, blocks or files."""
+"""Joined types: which type holds the values of two, of a column's blocks, files or batches.
+
+:func:`join` goes into lists and structs, and asks a rule for what is within: :func:`of_text` for values that are stored
+as text, which holds any two; :func:`of_files` for typed files, where a loss is an error; :func:`of_batches` for
+samples, which hold what TFDV counts together. :func:`widened` converts values to a joined type.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
-from airflow_hops.ml.readers.text_types import LARGE_INTEGER
-from airflow_hops.ml.readers.text_types import join as join_text
+from airflow_hops.ml.readers.text_types import (
+    DATE,
+    FLOAT,
+    INTEGER,
+    LARGE_INTEGER,
+    TEXT,
+    TIME,
+    UTC_TIME,
+)
 from airflow_hops.ml.readers.vectors import is_list, lists_of, map_types
 
+Rule = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
+"""Returns the type that holds values of two different types, neither of them null; None if none does."""
 
-def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType | None:
-    """Returns the type that holds the values of both types without loss, or None.
+_OF_TEXT = {
+    frozenset({INTEGER, LARGE_INTEGER}): LARGE_INTEGER,
+    frozenset({INTEGER, FLOAT}): FLOAT,
+    frozenset({DATE, TIME}): TIME,
+    frozenset({DATE, UTC_TIME}): UTC_TIME,
+    frozenset({TIME, UTC_TIME}): UTC_TIME,
+}
+"""Joined types of text; of all other pairs it is text."""
+_is = pa.types
 
-    With ``of_text``, the file stores values as text, which holds the values of any two types.
-    """
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if is_list(one) and is_list(other):
-        values = join(one.value_type, other.value_type, of_text=of_text)
-        return None if values is None else pa.list_(values)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        fields = {field.name: field.type for field in one}
-        for field in other:
-            joined = join(fields.get(field.name, pa.null()), field.type, of_text=of_text)
-            if joined is None:
-                return None
-            fields[field.name] = joined
-        return pa.struct(list(fields.items()))
-    if of_text:
-        return join_text(one, other)
-    if pa.types.is_integer(one) and pa.types.is_integer(other):
-        return pa.int64()
-    if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in (one, other)):
-        return pa.float64()
-    if all(pa.types.is_timestamp(t) or pa.types.is_date(t) for t in (one, other)):
-        zones = {t.tz for t in (one, other) if pa.types.is_timestamp(t)}
+
+def of_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Joins types of :mod:`~airflow_hops.ml.readers.text_types`."""
+    return _OF_TEXT.get(frozenset({one, other}), TEXT)
+
+
+def of_files(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Joins types of typed files, without loss."""
+    if _is.is_integer(one) and _is.is_integer(other):
+        return INTEGER
+    if all(_is.is_integer(t) or _is.is_floating(t) for t in (one, other)):
+        return FLOAT
+    if all(_is.is_timestamp(t) or _is.is_date(t) for t in (one, other)):
+        zones = {t.tz for t in (one, other) if _is.is_timestamp(t)}
         return pa.timestamp("us", zones.pop()) if len(zones) == 1 else None
     return None
 
 
+def of_batches(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Joins types of batches: text and bytes; numbers and booleans, rounded; lists, which hold single values, too."""
+    if is_list(one) or is_list(other):
+        one, other = (kind.value_type if is_list(kind) else kind for kind in (one, other))
+        values = join(one, other, of_batches)
+        return None if values is None else pa.list_(values)
+    if is_text(one) and is_text(other):
+        return TEXT if is_string(one) and is_string(other) else pa.binary()
+    if not all(_is.is_integer(t) or _is.is_floating(t) or _is.is_boolean(t) for t in (one, other)):
+        return None
+    return FLOAT if any(_is.is_floating(t) or _is.is_uint64(t) for t in (one, other)) else INTEGER
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Returns whether a type is of strings."""
+    return bool(_is.is_string(kind) or _is.is_large_string(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether a type is of strings or bytes of any length."""
+    return is_string(kind) or bool(_is.is_binary(kind) or _is.is_large_binary(kind))
+
+
+def join(one: pa.DataType, other: pa.DataType, rule: Rule) -> pa.DataType | None:
+    """Returns the type that holds the values of both types, or None."""
+    if one == other or _is.is_null(other):
+        return one
+    if _is.is_null(one):
+        return other
+    if is_list(one) and is_list(other):
+        values = join(one.value_type, other.value_type, rule)
+        return None if values is None else pa.list_(values)
+    if _is.is_struct(one) and _is.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            fields[field.name] = join(fields.get(field.name, pa.null()), field.type, rule)
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    return rule(one, other)
+
+
 def join_texts(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Joins two types of values that are stored as text."""
-    joined = join(one, other, of_text=True)
-    return pa.string() if joined is None else joined
+    joined = join(one, other, of_text)
+    return TEXT if joined is None else joined
 
 
 def settled(type_: pa.DataType) -> pa.DataType:
@@ -52,15 +104,16 @@ def settled(type_: pa.DataType) -> pa.DataType:
 
     Large integers are int64; objects without fields, for which Spark and TFDV have no type, are text.
     """
-
-    def leaf(each: pa.DataType) -> pa.DataType:
-        return pa.string() if pa.types.is_struct(each) else pa.int64() if each == LARGE_INTEGER else each
-
-    return map_types(type_, leaf)
+    return map_types(type_, lambda leaf: TEXT if _is.is_struct(leaf) else INTEGER if leaf == LARGE_INTEGER else leaf)
 
 
-def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def widened(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Converts values to a type that :func:`join` returned.
+
+    Args:
+        array: The values.
+        type_: The type.
+        rounded: Whether float64 may round integers.
 
     Raises:
         pa.ArrowInvalid: float64 does not hold an integer.
@@ -68,12 +121,14 @@ def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """
     if array.type == type_:
         return array
-    if pa.types.is_null(array.type):
+    if _is.is_null(array.type):
         return pa.nulls(len(array), type_)
-    if pa.types.is_struct(type_) and pa.types.is_struct(array.type):
+    if _is.is_struct(type_) and _is.is_struct(array.type):
         fields = {field.name: values for field, values in zip(array.type, array.flatten(), strict=True)}
-        columns = [widened(fields.get(item.name, pa.nulls(len(array))), item.type) for item in type_]
+        columns = [widened(fields.get(f.name, pa.nulls(len(array))), f.type, rounded=rounded) for f in type_]
         return pa.StructArray.from_arrays(columns, [item.name for item in type_], mask=array.is_null())
-    if pa.types.is_list(type_) and is_list(array.type):
-        return lists_of(widened(array.flatten(), type_.value_type), array)
-    return array.cast(type_)
+    if is_list(type_) and (rounded or is_list(array.type)):
+        values = array.flatten() if is_list(array.type) else array.drop_null()
+        values = widened(values, type_.value_type, rounded=rounded)
+        return lists_of(values, array, large=_is.is_large_list(type_))
+    return array.cast(type_, safe=not (rounded and _is.is_integer(array.type) and _is.is_floating(type_)))

@@ -35,7 +35,7 @@ from airflow_hops.ml.readers.text_types import (
     type_of_number,
 )
 from airflow_hops.ml.readers.types import Types, batch_of
-from airflow_hops.ml.readers.vectors import map_types
+from airflow_hops.ml.readers.vectors import leaves, map_types
 
 _MOST_LEVELS = 100
 _BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]')  # without going back, which takes memory
@@ -138,7 +138,8 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
         map(bool, map(bytes.strip, block.split(b"\n")))
     ):
         return None  # PyArrow 10.0: ends the file at invalid JSON, and accepts an object of several lines
-    floats = [leaf for column in table.columns for leaf in _floats_in(column.combine_chunks())]
+    arrays = (leaf for column in table.columns for leaf in leaves(column.combine_chunks()))
+    floats = [leaf for leaf in arrays if pa.types.is_floating(leaf.type)]
     if floats and (numbers := _LONG_NUMBER.findall(block)):
         texts = pa.array(numbers).cast(TEXT)
         integers = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,19}$"))
@@ -148,16 +149,6 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
         if len(integers) and any(pc.any(pc.greater_equal(pc.abs(leaf), _MOST_EXACT)).as_py() for leaf in floats):
             return None
     return table
-
-
-def _floats_in(array: pa.Array) -> Iterator[pa.Array]:
-    if pa.types.is_floating(array.type):
-        yield array
-    elif pa.types.is_list(array.type):
-        yield from _floats_in(array.flatten())
-    elif pa.types.is_struct(array.type):
-        for field in array.flatten():
-            yield from _floats_in(field)
 
 
 def _type_of_array(array: pa.Array) -> pa.DataType:

@@ -19,7 +19,7 @@ from airflow_hops.ml.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
 from airflow_hops.ml.readers.plain import uuid_texts
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import Types, cast, value_text
-from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.readers.vectors import is_list, leaves
 
 log = logging.getLogger(__name__)
 
@@ -182,23 +182,9 @@ def _lengths(texts: pa.Array) -> pa.Array:
     return pc.binary_length(texts).cast(pa.int64())
 
 
-def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
+def _coded(batch: pa.RecordBatch) -> Iterator[pa.DictionaryArray]:
     """Yields the dictionary-encoded arrays, at any depth."""
-    if isinstance(values, pa.RecordBatch):
-        parts = values.columns
-    elif isinstance(values, pa.DictionaryArray):
-        yield values
-        return
-    elif isinstance(values, pa.MapArray):
-        parts = [values.keys, values.items]
-    elif isinstance(values, pa.ListArray):
-        parts = [values.flatten()]
-    elif isinstance(values, pa.StructArray):
-        parts = values.flatten()
-    else:
-        return
-    for part in parts:
-        yield from _coded(part)
+    return (leaf for column in batch.columns for leaf in leaves(column) if pa.types.is_dictionary(leaf.type))
 
 
 def _batches(

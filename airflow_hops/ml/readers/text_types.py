@@ -32,7 +32,6 @@ LARGE_INTEGER = pa.month_day_nano_interval()
 
 TIMES = frozenset({DATE, TIME, UTC_TIME})
 _LADDER = (INTEGER, FLOAT, BOOLEAN, DATE, TIME, UTC_TIME)
-_INTEGERS = frozenset({INTEGER, LARGE_INTEGER})
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _INT64 = range(-(1 << 63), 1 << 63)
 _HEAD_VALUES = 16
@@ -80,20 +79,6 @@ def as_type(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return _PARSERS[INTEGER if kind == LARGE_INTEGER else kind](pc.ascii_trim_whitespace(texts))
     except pa.ArrowInvalid:
         return None
-
-
-def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Returns the type that holds values of both types."""
-    kinds = {one, other} - {pa.null()}
-    if len(kinds) < 2:
-        return kinds.pop() if kinds else one
-    if kinds == _INTEGERS:
-        return LARGE_INTEGER
-    if kinds == {INTEGER, FLOAT}:
-        return FLOAT
-    if kinds <= TIMES:
-        return UTC_TIME if UTC_TIME in kinds else TIME
-    return TEXT
 
 
 def type_of_number(literal: str) -> pa.DataType:

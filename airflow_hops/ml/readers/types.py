@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch, UnreadableFile
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.ml.readers.joined_types import join, settled, widened
+from airflow_hops.ml.readers.joined_types import join, of_files, of_text, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_time, is_uuid, plain, uuid_texts
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.text_types import first_bad, utc_times
-from airflow_hops.ml.readers.vectors import is_list, map_types
+from airflow_hops.ml.readers.vectors import is_list, leaves, map_types
 
 Types = dict[str, pa.DataType]
 CALENDAR_S = range(-62_135_596_800, 253_402_300_800)
@@ -53,10 +53,10 @@ class TypesDoNotFit(Exception):
         return f"{self.file}, {self.where and f'{self.where}, '}column {kinds}"
 
 
-def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
+def unify(found: Mapping[str, Types], *, are_texts: bool) -> Types:
     """Returns the types of a table, from those of its files by name.
 
-    With ``of_text``, the files store values as text, which holds the values of any two types.
+    With ``are_texts``, the files store values as text, which holds the values of any two types.
 
     Raises:
         BadInput: a column is not in all files, or no single type holds its values without loss.
@@ -73,7 +73,7 @@ def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
                     f", which {has} has; one table's files must have the same "
                     "columns: name the ones to read in the source's 'columns'",
                 )
-            joined = join(unified[column], types[column], of_text=of_text)
+            joined = join(unified[column], types[column], of_text if are_texts else of_files)
             if joined is None:
                 raise SchemaMismatch(name, column, types[column], unified[column]).with_text(
                     f"{name}: column {column!r} is {types[column]}, in {first} it is {unified[column]}; give its type "
@@ -96,9 +96,6 @@ def _stored(column: str, where: str, type_: pa.DataType) -> pa.DataType:
     kinds = pa.types
     if kinds.is_null(type_):
         return pa.string()
-    if kinds.is_map(type_):
-        inner = partial(_stored, column, where)
-        return pa.map_(map_types(type_.key_type, inner), map_types(type_.item_type, inner))
     if not any(is_of(type_) for is_of in _STORED):
         raise BadInput(
             f"{where}: column {column!r} is {type_}, which Spark cannot read; {_LEAVE_OUT}"
@@ -112,6 +109,10 @@ def normalised(type_: pa.DataType) -> pa.DataType:
 
     A type without an equivalent is returned unchanged.
     """
+    return map_types(type_, _normalised)
+
+
+def _normalised(type_: pa.DataType) -> pa.DataType:
     kinds = pa.types
     if kinds.is_dictionary(type_):
         return normalised(type_.value_type)
@@ -137,10 +138,6 @@ def normalised(type_: pa.DataType) -> pa.DataType:
         return pa.decimal128(min(type_.precision, MOST_DIGITS), type_.scale)
     if is_list(type_):
         return pa.list_(normalised(type_.value_type))
-    if kinds.is_map(type_):
-        return pa.map_(normalised(type_.key_type), normalised(type_.item_type))
-    if kinds.is_struct(type_):
-        return pa.struct([(field.name, normalised(field.type)) for field in type_])
     return type_
 
 
@@ -213,14 +210,14 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
     array = plain(array)
     if (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)) and is_time(type_):
         raise pa.ArrowInvalid("a number, whose unit and origin are unknown")
-    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
+    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # PyArrow 10.0: lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
     is_text = pa.types.is_string(type_) or pa.types.is_nested(type_)
     if is_text and not is_in_calendar(array):  # PyArrow 10.0: would write "value out of range"
         raise pa.ArrowInvalid("a time outside the years 1 to 9999, or the day")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")
-    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # Arrow lacks this cast, too
+    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # PyArrow 10.0: lacks this cast, too
         array = array.cast(pa.timestamp("us"))
     if pa.types.is_string(array.type) and pa.types.is_timestamp(type_) and type_.tz:
         array = utc_times(array)
@@ -315,13 +312,11 @@ def _is_valid(array: pa.Array) -> bool:
 
 def is_in_calendar(array: pa.Array) -> bool:
     """Returns whether all dates and timestamps, at any depth, are in the years 1 to 9999, and times in a day."""
+    return all(map(_is_in_calendar, leaves(array)))
+
+
+def _is_in_calendar(array: pa.Array) -> bool:
     kinds, kind = pa.types, array.type
-    if kinds.is_map(kind):
-        return is_in_calendar(array.keys) and is_in_calendar(array.items)
-    if kinds.is_list(kind):
-        return is_in_calendar(array.flatten())
-    if kinds.is_struct(kind):
-        return all(is_in_calendar(field) for field in array.flatten())
     first, last = CALENDAR_S[0], CALENDAR_S[-1]
     if kinds.is_timestamp(kind):
         units = float(_UNITS[kind.unit])

@@ -6,7 +6,7 @@ floats, because Arrow cannot write a missing fixed-size list.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -51,16 +51,36 @@ def plain_lists(array: pa.Array) -> pa.Array:
 
 
 def map_types(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Returns a type in which ``leaf`` has replaced each one that is neither a plain list nor a struct with fields."""
+    """Returns a type in which ``leaf`` has replaced each one but plain lists, maps, and structs with fields."""
     if pa.types.is_list(type_):
         return pa.list_(map_types(type_.value_type, leaf))
+    if pa.types.is_map(type_):
+        return pa.map_(map_types(type_.key_type, leaf), map_types(type_.item_type, leaf))
     if pa.types.is_struct(type_) and type_.num_fields:
         return pa.struct([(field.name, map_types(field.type, leaf)) for field in type_])
     return leaf(type_)
 
 
+def leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """Yields the arrays within lists, maps and structs, or the array if it is none of these."""
+    kinds = pa.types
+    if is_list(array.type):
+        parts = [flat_values(array)]
+    elif kinds.is_map(array.type):
+        parts = [array.keys, array.items]
+    elif kinds.is_struct(array.type):
+        parts = array.flatten()
+    else:
+        yield array
+        return
+    for part in parts:
+        yield from leaves(part)
+
+
 def list_lengths(array: pa.Array) -> np.ndarray:
-    """Returns the number of values of each row of a column of lists, 0 for a missing list; int."""
+    """Returns the number of values of each row, int: 0 for a missing one, and 1 for a value that is not a list."""
+    if not is_list(array.type):
+        return np.asarray(array.is_valid(), np.int64)
     return np.asarray(pc.fill_null(pc.list_value_length(array), 0))
 
 

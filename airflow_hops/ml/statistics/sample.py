@@ -13,9 +13,10 @@ import pyarrow as pa
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.joined_types import join, of_batches, widened
 from airflow_hops.ml.statistics.formats.feature_types import Types
 from airflow_hops.ml.statistics.row_keys import Keys
-from airflow_hops.ml.statistics.sample_columns import as_type, common_type, decoded, shortened, value_bytes
+from airflow_hops.ml.statistics.sample_columns import decoded, shortened, value_bytes
 
 # Why samples can be merged: each row has a random priority that depends on its place only, and the sample keeps the
 # lowest ones. The limit, the lowest priority that was dropped, only falls: a row above it can never be in the result,
@@ -108,15 +109,15 @@ class RowSample:
         self._join(types)
         self.compact()
         ordered = [*types, *sorted(self.types.keys() - types.keys())]
-        kinds = {name: common_type(decoded(types.get(name, pa.null())), self.types[name]) for name in ordered}
+        kinds = {name: join(decoded(types.get(name, pa.null())), self.types[name], of_batches) for name in ordered}
         drawn = self._drawn[0][2] if self._drawn else {}
-        columns = [as_type(drawn[name], kind) if name in drawn else pa.nulls(0, kind) for name, kind in kinds.items()]
+        columns = [widened(drawn.get(name, pa.nulls(0)), kind, rounded=True) for name, kind in kinds.items()]
         return pa.Table.from_arrays(columns, ordered)
 
     def _join(self, types: Types) -> None:
         for name, kind in types.items():
             known = self.types.get(name, pa.null())
-            joined = common_type(known, decoded(kind))
+            joined = join(known, decoded(kind), of_batches)
             if joined is None:
                 raise BadInput(f"column {name!r} is {kind}, but {known} in earlier rows; expected one type")
             self.types[name] = joined
@@ -125,7 +126,7 @@ class RowSample:
         kind = self.types[name]
         parts = [columns.get(name, pa.nulls(len(priorities))) for priorities, _, columns in self._drawn]
         try:
-            return pa.concat_arrays([as_type(part, kind) for part in parts])
+            return pa.concat_arrays([widened(part, kind, rounded=True) for part in parts])
         except pa.ArrowInvalid as error:
             raise BadInput(f"column {name!r} is {kind} in some rows: {error}; write one type in all files") from error
 

@@ -121,6 +121,7 @@ def test_bytes_are_bounded_the_same_way_in_parts(monkeypatch: pytest.MonkeyPatch
     [
         ([True, None], pa.array([3], pa.int32()), [1, None, 3]),
         (["a"], [b"\xff"], [b"a", b"\xff"]),
+        (pa.array(["a"], pa.large_string()), pa.array([b"\xff"], pa.large_binary()), [b"a", b"\xff"]),
         ([1, None], [[2, 3], []], [[1], None, [2, 3], []]),
         (pa.array([1], pa.uint64()), [-1], [1.0, -1.0]),
         (pa.array([1.5], pa.float32()), [0.1], [1.5, 0.1]),

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.captured_logs.ml.bodies import Cell, Single
+from airflow_hops.ml.readers.joined_types import join_texts
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     DATE,
@@ -26,7 +27,6 @@ from airflow_hops.ml.readers.text_types import (
     TIMES,
     UTC_TIME,
     as_type,
-    join,
     type_of,
 )
 from airflow_hops.ml.readers.types import converted
@@ -120,7 +120,7 @@ def _joined(kinds: Counter[str]) -> pa.DataType:
         present = ["large"] if kinds["large"] > kinds["float"] else ["float"]
     if kinds["not finite"] and group == numbers and "large" not in present:
         present.append("float")
-    result = reduce(join, (_TYPES[kind] for kind in present))
+    result = reduce(join_texts, (_TYPES[kind] for kind in present))
     return INTEGER if result == LARGE_INTEGER else result
 
 

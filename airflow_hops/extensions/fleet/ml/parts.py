@@ -145,9 +145,9 @@ def _read_source(
     if groups is not None:
         raw = replace(raw, row_groups=groups[0], first_row=groups[1])
     try:
-        table = _table(raw, unify({file.name: first_types(raw)}, of_text=raw.is_text))
+        table = _table(raw, unify({file.name: first_types(raw)}, are_texts=raw.is_text))
     except TypesDoNotFit:
-        table = _table(raw, unify({file.name: infer_types(raw)}, of_text=raw.is_text))
+        table = _table(raw, unify({file.name: infer_types(raw)}, are_texts=raw.is_text))
     if not len(table):  # such as a header alone, which has no types
         return PartRows({}, {})
     for number, field in enumerate(table.schema):

@@ -184,7 +184,7 @@ def _positive(target: Target, kind: pa.DataType) -> str | None:
 
 def _types(file: RawFile, label: str) -> Types:
     """Returns types that fit all rows of a table."""
-    types = unify({file.name: infer_types(file)}, of_text=file.is_text)
+    types = unify({file.name: infer_types(file)}, are_texts=file.is_text)
     if file.format != "csv":
         return types
     # Categories keep their spelling: TRUE is not True.

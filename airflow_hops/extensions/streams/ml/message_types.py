@@ -12,6 +12,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers.limits import MAX_COLUMNS
 from airflow_hops.ml.readers.types import MOST_DIGITS
+from airflow_hops.ml.readers.vectors import map_types
 
 UTC_TIME = pa.timestamp("us", "UTC")
 _MOST_LEVELS = 32
@@ -48,13 +49,7 @@ def avro_type(schema: object, named: Mapping[str, object]) -> pa.DataType:
 
 def signed(type_: pa.DataType) -> pa.DataType:
     """Returns a type with int64 for uint64, which a snapshot cannot hold."""
-    if pa.types.is_struct(type_):
-        return pa.struct([(field.name, signed(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        return pa.map_(signed(type_.key_type), signed(type_.item_type))
-    if pa.types.is_list(type_):
-        return pa.list_(signed(type_.value_type))
-    return pa.int64() if type_ == pa.uint64() else type_
+    return map_types(type_, lambda leaf: pa.int64() if leaf == pa.uint64() else leaf)
 
 
 class _AvroTypes:

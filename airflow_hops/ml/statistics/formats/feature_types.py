@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, SchemaMismatch
-from airflow_hops.ml.readers.joined_types import join as join_types
-from airflow_hops.ml.readers.joined_types import widened
+from airflow_hops.ml.readers import joined_types
+from airflow_hops.ml.readers.joined_types import is_text, of_files, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_plain, is_time, plain
 from airflow_hops.ml.readers.raw_file import RawFile
@@ -18,12 +18,6 @@ from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of
 __all__ = ["Types", "TypesDoNotFit", "batch_of"]
 
 _EXPECTED = "numbers, booleans, strings, bytes, times, or lists, structs and maps of those"
-
-
-_BYTES = (
-    pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
-)  # fmt: skip
 
 
 def types_of(schema: pa.Schema, file: str) -> Types:
@@ -59,7 +53,7 @@ def kind_of(kind: pa.DataType) -> str | None:
         return "INT"
     if kinds.is_floating(kind) or kinds.is_decimal(kind):
         return "FLOAT"
-    if any(is_of(kind) for is_of in _BYTES):
+    if is_text(kind) or kinds.is_fixed_size_binary(kind):
         return "BYTES"
     if is_list(kind):
         return _kind_of_list(kind.value_type)
@@ -133,7 +127,7 @@ def _example_type(kind: pa.DataType) -> pa.DataType | None:
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type of a column that has two types in two files; None if no type fits both."""
-    joined = join_types(one, other, of_text=False)
+    joined = joined_types.join(one, other, of_files)
     return one if joined is None and kind_of(one) == kind_of(other) else joined
 
 
