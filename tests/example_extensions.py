@@ -15,9 +15,9 @@ class NicedLauncher(LocalLauncher):
         super().__init__(**kwargs)
         self.niceness = niceness
 
-    def start(self, spec_path, code_paths, *, variables={}, detached=None):
+    def start(self, spec_path, code_paths, *, variables={}):
         variables = {**variables, "EXAMPLE_NICENESS": str(self.niceness)}
-        return super().start(spec_path, code_paths, variables=variables, detached=detached)
+        return super().start(spec_path, code_paths, variables=variables)
 
 
 def no_launcher():

@@ -17,6 +17,7 @@ from waiting import wait_for
 
 from airflow_hops.core.processes.ending import descendants
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE
+from airflow_hops.runner.launchers.local import runtime_variables
 from airflow_hops.runner.launchers.process import StepProcess, describe_exit
 
 
@@ -92,6 +93,18 @@ def test_descendant_holding_the_output_open_delays_nothing(tmp_path: Path, start
     assert [p.name() for p in processes_of(process)] == ["sleep"]  # for a minute
     process.kill()
     assert processes_of(process) == []
+
+
+def test_step_inside_a_step_has_its_own_id(
+    tmp_path: Path, started: list[StepProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STEP_ID_VARIABLE, "outer")
+    env = runtime_variables(tmp_path)
+    inner = StepProcess.start(["sh", "-c", f"echo ${STEP_ID_VARIABLE}"], env=env, cwd=tmp_path)
+    named = StepProcess.start(["true"], env={**env, STEP_ID_VARIABLE: "job"}, cwd=tmp_path)
+    started += [inner, named]
+    assert list(inner.lines()) == [inner.step_id] != ["outer"]
+    assert named.step_id == "job"
 
 
 FAMILY = """

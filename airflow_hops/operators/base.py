@@ -246,7 +246,7 @@ class HopsOperator(HopsTask):
             check_known(f"{type(self).__name__} {self.task_id!r}: launcher_name", launcher_name, extensions(LAUNCHERS))
         dag = self.get_dag()
         if self.output_kind and dag is not None:
-            # Airflow accepts only ASCII addresses, and silently drops DAGs with others.
+            # Airflow 3.3: accepts only ASCII addresses, and silently drops DAGs with others.
             uri = f"hops://{quote(dag.dag_id)}/{quote(self.task_id)}"
             self._asset: Asset | None = Asset(name=f"{dag.dag_id}.{self.task_id}", uri=uri, group="hops")
             self.outlets = [*self.outlets, self._asset]
@@ -303,12 +303,16 @@ class HopsOperator(HopsTask):
             return {**result.value, "seconds": dict(result.seconds)}
         return result.value
 
+    def launcher_of_try(self, hook: RuntimeHook, context: Context) -> Launcher | None:
+        """Returns the launcher of this try of the task."""
+        return self.chosen_launcher(hook)
+
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Builds the spec and runs it."""
         timeout = self.execution_timeout
         return hook.run(
             self.build_spec(hook, context),
-            launcher=self.chosen_launcher(hook),
+            launcher=self.launcher_of_try(hook, context),
             cache=self._cache_enabled(),
             until=None if timeout is None else time.time() + timeout.total_seconds(),
             defer=self._defer_to if self.defers_step() else None,

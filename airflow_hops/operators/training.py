@@ -7,13 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.sdk import ResumableJobMixin
-
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.continued_models import champion_of_run
-from airflow_hops.core.steps.jobs import Job
-from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.training.options import HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
 from airflow_hops.core.training.rank_places import place_of
 from airflow_hops.operators.base import HopsOperator, own_params, producer_of
@@ -30,8 +26,8 @@ from airflow_hops.runner.arguments import (
 )
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.ranks import where_ranks_run
-from airflow_hops.runner.resuming import Jobs
-from airflow_hops.runner.runtime import WAITS_HERE, RuntimeHook
+from airflow_hops.runner.resuming import DurableLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,11 +35,8 @@ if TYPE_CHECKING:
     from airflow_hops.core.steps.protocol import StepSpec
 
 
-class DurableOperator(ResumableJobMixin, HopsOperator):
+class DurableOperator(HopsOperator):
     """Base of operators whose step is a job: the job survives its worker, and a retry follows it to its end.
-
-    Airflow's mixin decides whether to submit the job, follow it or take its result. The external id of the mixin is a
-    :class:`airflow_hops.core.steps.jobs.Job` as JSON, persisted before the job starts.
 
     Args:
         durable: Whether the step is a job. If not, or if Airflow has no task state store, the step ends with its
@@ -51,65 +44,16 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
-    external_id_key = "hops_job"
-    _jobs: Jobs
-
     def __init__(self, *, durable: bool = True, **kwargs: Any) -> None:
-        super().__init__(durable=durable, **kwargs)
+        super().__init__(**kwargs)
+        self.durable = durable
 
-    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Follows the job of an earlier try, or submits a new one."""
+    def launcher_of_try(self, hook: RuntimeHook, context: Context) -> Launcher | None:
+        """Returns the launcher of this try, which follows the job of an earlier one."""
         store, launcher = context.get("task_state_store"), self.chosen_launcher(hook)
         if not self.durable or store is None or (launcher is not None and launcher.reattaches):
-            return super().run_step(hook, context)
-        if self.deferrable:
-            self.log.info(WAITS_HERE)
-        from airflow_hops.runner.spans import step_span  # its imports would slow down every DAG file
-
-        spec = self.build_spec(hook, context)
-        with step_span(spec) as note:
-            result = self._run_job(hook, context, hook.complete(spec), launcher)
-            note(result)
-        return result
-
-    def _run_job(self, hook: RuntimeHook, context: Context, spec: StepSpec, launcher: Launcher | None) -> StepResult:
-        store, cache = context["task_state_store"], self._cache_enabled()
-        self._jobs = Jobs(hook, spec, launcher)
-        if cache and (cached := hook.find_cached(spec)) is not None:
-            if (earlier := Job.from_dict(store.get(self.external_id_key))) is not None:
-                self._jobs.drop(earlier)
-            return cached
-        job = Job.from_dict(self.execute_resumable(context))
-        assert job is not None
-        return self._jobs.collect(job, cache=cache)
-
-    def submit_job(self, context: Context) -> Any:
-        """Prepares a job; :meth:`poll_until_complete` starts it."""
-        return self._jobs.submit().to_dict()
-
-    def get_job_status(self, external_id: Any, context: Context) -> str:
-        """Returns the job's status, and ends a job that this try cannot follow."""
-        job = Job.from_dict(external_id)
-        return "ended" if job is None else self._jobs.settle(job)
-
-    def is_job_active(self, status: str) -> bool:
-        """Returns whether the job can be followed."""
-        return status in ("prepared", "running")
-
-    def is_job_succeeded(self, status: str) -> bool:
-        """Returns whether the job's result can be taken."""
-        return status == "succeeded"
-
-    def poll_until_complete(self, external_id: Any, context: Context) -> Any:
-        """Follows the job to its end; :meth:`run_step` then takes its result."""
-        job = Job.from_dict(external_id)
-        assert job is not None
-        self._jobs.follow(job)
-        return external_id
-
-    def get_job_result(self, external_id: Any, context: Context) -> Any:
-        """Returns the job; :meth:`run_step` takes its result."""
-        return external_id
+            return launcher
+        return DurableLauncher(launcher or hook.local_launcher(), store, lambda: hook.killed)
 
 
 class TrainingOperator(DurableOperator):

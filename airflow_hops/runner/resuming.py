@@ -1,48 +1,52 @@
-"""Runs steps as jobs (:mod:`airflow_hops.core.steps.jobs`) that outlive the worker: submits, follows, ends them."""
+"""Has steps outlive their worker as jobs (:mod:`airflow_hops.core.steps.jobs`), which retries follow."""
 
 # States of a job (:func:`state_of`), by its folder on its own machine, by its lease elsewhere:
 #   prepared   ``running`` is unlocked and empty: the worker may have been killed before the start
 #   running    ``running`` is locked
 #   succeeded  ``running`` is unlocked, ``result.json`` has no error
 #   ended      ``running`` is unlocked; ``result.json`` has an error, or is missing since the job was killed
-# A try settles the job of the try before: it follows a prepared or running one on this machine if the fingerprint is
-# the same, collects a succeeded one, and ends and discards any other. One process follows a job at a time:
+# A try asks Airflow's task state store for the job of the try before. It follows a prepared, running or succeeded one
+# on this machine if the fingerprint is the same, takes the result of a succeeded one elsewhere, and ends and discards
+# any other. One process follows a job at a time:
 # 1. The new follower writes its token to ``owner``, and waits for the lock on ``attached``.
 # 2. The old one, if it lives, reads another token, raises Superseded without ending the job, and releases the lock.
-# 3. The new one starts a prepared job, or reads ``output.log`` from the offset in ``shown``, which only the holder of
-#    the lock writes.
+# 3. The new one starts a prepared job, or reads ``output.log`` from the offset in ``attached``, which only the holder
+#    of the lock writes.
+# A job is discarded when its outcome is recorded (:meth:`.StepProcess.discard`): a kill before leaves it for the retry.
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, cast
+from typing import Any, Literal, Protocol
 
 from airflow_hops.core.artifacts.artifact import cache_key
-from airflow_hops.core.errors import BadInput, HopsError, StepFailed
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.polling import poll
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.steps.jobs import JOB_FILE, Job, this_host
-from airflow_hops.core.steps.protocol import StepResult, StepSpec
+from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE, StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import LeaseRecord
 from airflow_hops.runner.connections import orphan_timeout_s
 from airflow_hops.runner.launchers.base import Launcher
-from airflow_hops.runner.launchers.process import Detached, StepProcess, kill_step, new_step_id
-from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.launchers.process import LOG, StepProcess, kill_step, new_step_id
 
 State = Literal["prepared", "running", "succeeded", "ended"]
+_KEY = "hops_job"
+"""Key of a task's job in Airflow's task state store."""
 _PREFIX = "hops-job-"
 _POLL_S = 0.1
 _ATTACH_TIMEOUT_S = 30.0
@@ -51,120 +55,96 @@ _UNNAMED_SWEEP_S = 60.0
 """Age at which a folder without a job is removed: its worker was killed before it wrote the job."""
 _BACKLOG_BYTES = 1 << 20
 
+log = logging.getLogger(__name__)
+
 
 class Superseded(HopsError):
     """Raised when another try of the task follows the job now."""
 
 
-class Jobs:
-    """The jobs of one step, from this try and earlier ones.
+class TaskState(Protocol):
+    """Values that Airflow keeps for the tries of a task (``context["task_state_store"]``)."""
+
+    def get(self, key: str) -> Any:
+        """Returns a value; None if there is none."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Keeps a value."""
+
+
+class DurableLauncher(Launcher):
+    """Has the steps of a launcher outlive their worker: a retry follows the job that the try before has left.
 
     Args:
-        hook: Hook of the step's environment.
-        spec: The complete spec.
-        launcher: Launcher of the step; this machine by default.
+        launcher: Starts the steps, from this machine.
+        tries: Names the job to later tries, before it starts.
+        is_cancelled: Whether the task is being killed; ends a wait for a job on another machine.
     """
 
-    def __init__(self, hook: RuntimeHook, spec: StepSpec, launcher: Launcher | None = None) -> None:
-        self._hook, self._spec, self._launcher = hook, spec, launcher
-        self._store, self._fingerprint = hook.store, cache_key(spec.cache_key_parts)
+    reattaches = True
 
-    def submit(self) -> Job:
-        """Creates the folder of a job; :meth:`follow` starts it, so that a retry knows the job before it starts.
+    def __init__(self, launcher: Launcher, tries: TaskState, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(launcher.runtime, launcher.warm)
+        self._launcher, self._tries, self._is_cancelled = launcher, tries, is_cancelled
+        self._job: Job | None = None
 
-        Raises:
-            BadInput: an extension does not allow the step to start.
+    def follows(self, spec: StepSpec) -> bool:
+        """Returns whether an earlier try left a job that this try can follow; ends and removes any other."""
+        job = self._earlier()
+        is_followed = job is not None and self._settle(job, _store_of(spec), cache_key(spec.cache_key_parts))
+        self._job = job if is_followed else None
+        return is_followed
+
+    def drop(self, spec: StepSpec) -> None:
+        """Ends and removes the job of an earlier try."""
+        store = _store_of(spec)
+        if (job := self._earlier()) is not None:
+            if state_of(job, store) in ("prepared", "running"):
+                self._end(job, store)
+            remove(job, store)
+
+    def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
+        """Follows the job of :meth:`follows`, or starts a new one; see :meth:`.Launcher.start`."""
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        store = _store_of(spec)
+        job, self._job = self._job, None
+        if job is None:
+            job = prepare(spec, store)
+            self._tries.set(_KEY, job.to_dict())
+        process = JobProcess(job, store, spec_path.parent)
+        try:
+            process.attach()
+            if state_of(job, store) == "prepared":
+                variables = {**variables, **variables_of_step(job.path), STEP_ID_VARIABLE: job.id}
+                process.started_as(self._launcher.start(job.path / "spec.json", code_paths, variables=variables))
+        except BaseException:
+            process.discard()
+            raise
+        return process
+
+    def _earlier(self) -> Job | None:
+        return Job.from_dict(self._tries.get(_KEY))
+
+    def _settle(self, job: Job, store: ArtifactStore, fingerprint: str) -> bool:
+        """Returns whether this try can follow an earlier try's job; else the job is ended and removed.
+
+        This applies to jobs with other code, parameters or inputs, and to jobs that run on another machine.
         """
-        self._hook.admit(self._spec)
-        self._hook.record_run(self._spec)
-        remove_abandoned(self._store)
-        producer = self._spec.producer
-        job_id = new_step_id()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        job = Job(
-            id=job_id,
-            step=self._spec.step,
-            try_number=producer.try_number,
-            host=this_host(),
-            folder=str(folder),
-            fingerprint=self._fingerprint,
-            record=self._store.internal("_state", "jobs", producer.dag_id, producer.run_id, producer.task, job_id),
-            orphan_timeout_s=orphan_timeout_s(),
-        )
-        (folder / "spec.json").write_text(self._spec.to_json())
-        (folder / JOB_FILE).write_text(json.dumps(job.to_dict()))
-        return job
-
-    def settle(self, job: Job) -> State:
-        """Returns the state of an earlier try's job; a job that this try cannot follow is ended and discarded.
-
-        This applies to jobs with other code, parameters or inputs, and to jobs on another machine.
-        """
-        log = self._hook.log
-        state = state_of(job, self._store)
-        is_current = job.fingerprint == self._fingerprint
+        state, is_current = state_of(job, store), job.fingerprint == fingerprint
         if state in ("prepared", "running"):
             if is_current and job.is_here:
                 log.info("Try %d left a job that continues in %s: this try follows it", job.try_number, job.path)
-                return state
+                return True
             why = f"works on {job.host}" if is_current else "is of other code, parameters or inputs"
             log.info("Try %d left a job that %s: it is ended first", job.try_number, why)
-            self._end(job)
-            state = state_of(job, self._store)
+            self._end(job, store)
+            state = state_of(job, store)
         if state == "succeeded" and is_current:
-            return state
-        self._discard(job)
-        return "ended"
+            return True
+        remove(job, store)
+        return False
 
-    def drop(self, job: Job) -> None:
-        """Ends the job of an earlier try, if it still runs, and discards it."""
-        if state_of(job, self._store) in ("prepared", "running"):
-            self._end(job)
-        self._discard(job)
-
-    def follow(self, job: Job) -> None:
-        """Starts a job that has not been started, and logs its output until it ends.
-
-        Raises:
-            StepFailed: the step failed, was killed, or has no result; the job is discarded.
-            Superseded: a later try follows the job now.
-        """
-        try:
-            with JobProcess(job, self._store) as process:
-                if self._hook.killed:
-                    raise StepFailed(f"step {job.step!r} was killed before it began", step=job.step, retryable=True)
-                if state_of(job, self._store) == "prepared":
-                    launcher = self._launcher or self._hook.local_launcher()
-                    variables = {**self._spec.variables(), **variables_of_step(job.path)}
-                    process.started_by(
-                        lambda detached: launcher.start(
-                            job.path / "spec.json", self._spec.code_paths, variables=variables, detached=detached
-                        )
-                    )
-                elif process.has_backlog:
-                    self._hook.log.warning(
-                        "Only the end of the step's output in the meantime follows; all of it is in %s until the "
-                        "job ends",
-                        job.path / "output.log",
-                    )
-                self._hook.watch(job.step, process, job.path)
-        except Superseded:
-            raise
-        except BaseException:
-            self._discard(job)
-            raise
-
-    def collect(self, job: Job, *, cache: bool) -> StepResult:
-        """Returns the result of a job that has succeeded, and discards the job.
-
-        With ``cache``, the artifact is recorded for :meth:`airflow_hops.runner.runtime.RuntimeHook.find_cached`.
-        """
-        result = cast("StepResult", result_of(job, self._store))
-        self._hook.record_end(self._spec, result, cache=cache)
-        self._discard(job)
-        return result
-
-    def _end(self, job: Job) -> None:
+    def _end(self, job: Job, store: ArtifactStore) -> None:
         """Ends a job on any machine, and returns when it has ended.
 
         The lease of a job of another machine is taken over.
@@ -172,19 +152,43 @@ class Jobs:
         if job.is_here:
             kill_step(job.id, _session(job))
             return
-        job.lease(self._store).take_over(is_cancelled=lambda: self._hook.killed)
-        if self._hook.killed:
+        job.lease(store).take_over(self._is_cancelled)
+        if self._is_cancelled():
             raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
         time.sleep(min(1.0, job.beat_s))  # the job writes its last record just before it ends
 
-    def _discard(self, job: Job) -> None:
-        """Removes the files of a job that has ended."""
-        with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
-            if job.is_here:
-                shutil.rmtree(job.path, ignore_errors=True)
-                self._store.remove_folder(job.record)
-            else:  # the request to end stays, in case the machine comes back
-                job.lease(self._store).remove_first()
+
+def _store_of(spec: StepSpec) -> ArtifactStore:
+    return ArtifactStore(spec.store, storage_options=spec.storage_options)
+
+
+def prepare(spec: StepSpec, store: ArtifactStore) -> Job:
+    """Makes the folder of a job, which a retry knows before it starts."""
+    remove_abandoned(store)
+    producer, job_id, folder = spec.producer, new_step_id(), Path(tempfile.mkdtemp(prefix=_PREFIX))
+    job = Job(
+        id=job_id,
+        step=spec.step,
+        try_number=producer.try_number,
+        host=this_host(),
+        folder=str(folder),
+        fingerprint=cache_key(spec.cache_key_parts),
+        record=store.internal("_state", "jobs", producer.dag_id, producer.run_id, producer.task, job_id),
+        orphan_timeout_s=orphan_timeout_s(),
+    )
+    (folder / "spec.json").write_text(spec.to_json())
+    (folder / JOB_FILE).write_text(json.dumps(job.to_dict()))
+    return job
+
+
+def remove(job: Job, store: ArtifactStore) -> None:
+    """Removes the files of a job that has ended."""
+    with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
+        if job.is_here:
+            shutil.rmtree(job.path, ignore_errors=True)
+            store.remove_folder(job.record)
+        else:  # the request to end stays, in case the machine comes back
+            job.lease(store).remove_first()
 
 
 def state_of(job: Job, store: ArtifactStore) -> State:
@@ -210,90 +214,86 @@ def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
 
 
 class JobProcess(StepProcess):
-    """A job of this machine that this process follows, as if it had just started it.
+    """A job that this process follows, as if it had just started it; it may have succeeded, also elsewhere.
 
-    Within its context, no other process follows the job.
+    Args:
+        job: The job.
+        store: The artifact store.
+        folder: Folder for the step's result.
     """
 
-    def __init__(self, job: Job, store: ArtifactStore) -> None:
-        super().__init__(job.id, _session(job), None, self._exit_code)  # the first process's pid is the session's id
-        self.job, self._store = job, store
+    def __init__(self, job: Job, store: ArtifactStore, folder: Path) -> None:
+        # The first process's pid is the session's id.
+        super().__init__(job.id, _session(job), job.path / LOG, self._exit_code)
+        self.job, self._store, self._folder = job, store, folder
         self._token = uuid.uuid4().hex
         self._lock: int | None = None
         self._started: StepProcess | None = None
 
-    def __enter__(self) -> JobProcess:
-        """Attaches to the job, after waiting for the process that follows it to detach.
+    def attach(self) -> None:
+        """Waits for the process that follows the job to detach; from then on, no other process follows it.
 
         Raises:
             HopsError: that process did not detach in time.
         """
+        if not self.job.is_here:
+            return
         write_atomically(self.job.path / "owner", self._token)
         path = self.job.path / "attached"
-        deadline = time.monotonic() + _ATTACH_TIMEOUT_S
-        while (lock := lock_for_process(path)) is None:
-            if time.monotonic() > deadline:
-                raise HopsError(
-                    f"step {self.job.step!r}: process {lock_holder(path)} on {this_host()}, of an earlier try of this "
-                    f"task, still follows its job; end that process, and retry"
-                )
-            time.sleep(_POLL_S)
-        self._lock = lock
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def started_by(self, start: Callable[[Detached], StepProcess]) -> None:
-        """Starts the step with a launcher's ``start``."""
-        self._started = start(Detached(self.job.id, self.job.path / "output.log"))
-        self.pid = self._started.pid
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether unread output exceeds 1 MiB, too much for the start of a retry's log."""
-        return _size(self.job.path / "output.log") - self._shown() > _BACKLOG_BYTES
-
-    def lines(self) -> Iterator[str]:
-        """Yields the output from where the last reader stopped, line by line until the job has ended.
-
-        If more than 1 MiB is unread, only the last 1 MiB is yielded.
-
-        Raises:
-            Superseded: another process follows the job.
-        """
-        log, shown = self.job.path / "output.log", self.job.path / "shown"
-        log.touch(mode=0o600)
-        shown.touch(mode=0o600)
-        with log.open("rb") as stream, shown.open("r+b", buffering=0) as note:
-            stream.seek(self._shown())
-            if self.has_backlog:
-                stream.seek(-_BACKLOG_BYTES, os.SEEK_END)
+        self._lock = poll(
+            lambda: lock_for_process(path),
+            _POLL_S,
+            _ATTACH_TIMEOUT_S,
+            lambda: HopsError(
+                f"step {self.job.step!r}: process {lock_holder(path)} on {this_host()}, of an earlier try of this "
+                f"task, still follows its job; end that process, and retry"
+            ),
+        )
+        self._offset, size = int(os.pread(self._lock, 20, 0) or 0), _size(self._log)
+        if size - self._offset > _BACKLOG_BYTES:
+            log.warning(
+                "Only the end of the step's output in the meantime follows; all of it is in %s until the job ends",
+                self._log,
+            )
+            with self._log.open("rb") as stream:
+                stream.seek(size - _BACKLOG_BYTES)
                 stream.readline()
-            pending = b""
-            while True:
-                ended = self.poll() is not None  # polled before reading, so that no output is missed
-                if chunk := stream.read(1 << 16):
-                    *complete, pending = (pending + chunk).split(b"\n")
-                    yield from (line.decode(errors="replace") for line in complete)
-                    os.pwrite(note.fileno(), f"{stream.tell() - len(pending):20d}".encode(), 0)
-                elif ended:
-                    break
-                else:
-                    if not self._is_owner():
-                        raise Superseded(f"step {self.job.step!r}: a later try of this task follows its job now")
-                    time.sleep(_POLL_S)
-            if pending:
-                yield pending.decode(errors="replace")
+                self._offset = stream.tell()
+
+    def started_as(self, process: StepProcess) -> None:
+        """Takes the process of the step that this process has started."""
+        self._started, self.pid = process, process.pid
+
+    def remember(self, offset: int) -> None:
+        """Writes the offset into the file of the lock, for the next follower."""
+        super().remember(offset)
+        if self._lock is not None:
+            os.pwrite(self._lock, f"{offset:20d}".encode(), 0)
+
+    def check_follower(self) -> None:
+        """Raises Superseded if another process follows the job."""
+        if not self._is_owner():
+            raise Superseded(f"step {self.job.step!r}: a later try of this task follows its job now")
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for the end, takes the job's result, and returns the exit code."""
+        code = super().wait(timeout_s)
+        if (result := result_of(self.job, self._store)) is not None:
+            result.write(self._folder / "result.json")
+        return code
 
     def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the job with all its descendants, unless another process follows it."""
         if self._is_owner():
             super().kill(grace_s)
+
+    def discard(self) -> None:
+        """Removes the job, unless another process follows it, and detaches from it."""
+        if self._is_owner() and (self._lock is not None or not self.job.is_here):
+            remove(self.job, self._store)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _exit_code(self) -> int | None:
         code = None if self._started is None else self._started.poll()
@@ -311,11 +311,6 @@ class JobProcess(StepProcess):
         with contextlib.suppress(OSError):
             return (self.job.path / "owner").read_text() == self._token
         return True
-
-    def _shown(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return int((self.job.path / "shown").read_text())
-        return 0
 
 
 def _session(job: Job) -> int | None:

@@ -148,13 +148,20 @@ class RuntimeHook(BaseHook):
             spec = self.complete(spec)
             if left is not None:
                 spec = replace(spec, cache_key_parts=left.cache_key_parts)
+            launcher = launcher or self.local_launcher()
             result = self.find_cached(spec) if cache and left is None else None
-            if result is None:
-                if left is None:
+            if result is not None:
+                launcher.drop(spec)
+            else:
+                is_new = left is None and not launcher.follows(spec)
+                if is_new:
                     self.admit(spec)
-                with self._with_rows(spec) as started:
-                    result = self._launch(started, launcher or self.local_launcher(), on_line, until, defer, left)
-                self.record_end(spec, result, cache=cache)
+                    self.record_run(spec)
+                with contextlib.ExitStack() as ending:
+                    started = ending.enter_context(self._with_rows(spec))
+                    launched_at = time.time() if is_new else left.launched_at if left is not None else None
+                    result = self._launch(ending, started, launcher, launched_at, on_line, until, defer, left)
+                    self.record_end(spec, result, cache=cache)
             note(result)
         return result
 
@@ -328,42 +335,45 @@ class RuntimeHook(BaseHook):
 
     def _launch(
         self,
+        ending: contextlib.ExitStack,
         spec: StepSpec,
         launcher: Launcher,
+        launched_at: float | None,
         on_line: Callable[[Line], None] | None,
         until: float | None,
         defer: Callable[[BaseTrigger, LeftStep], NoReturn] | None,
         left: LeftStep | None,
     ) -> StepResult:
-        if left is None:
-            self.record_run(spec)
-        with contextlib.ExitStack() as stack:
-            try:
-                folder = stack.enter_context(temporary_folder("step", spec.step))
-                spec_path = folder / "spec.json"
-                spec_path.write_text(spec.to_json())
-                variables = {**spec.variables(), **variables_of_step(folder)}
-            except OSError as error:
-                raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
-            launched_at = time.time() if left is None else left.launched_at
-            if left is not None:
-                process = launcher.resume(left.event, spec_path, variables=variables)
-                if left.until is not None and time.time() >= left.until and process.poll() is None:
-                    process.kill(_PATIENCE_S)
-                    raise AirflowTaskTimeout(f"step {spec.step!r} was not over within the task's execution_timeout")
-            else:
-                process = launcher.start(spec_path, spec.code_paths, variables=variables)
-            if left is None and defer is not None and not self._killed and process.poll() is None:
-                trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
-                if trigger is not None:
-                    defer(trigger, LeftStep(spec.cache_key_parts, launched_at, until))
-                self.log.info(WAITS_HERE)
-            result = self.watch(spec.step, process, folder, on_line)
-            # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
-            work_s = result.seconds.get("work", 0.0)
-            start_up_s = max(time.time() - launched_at - work_s, 0.0)
-            seconds = {"start_up": round(start_up_s, 3), "work": work_s}
-            return replace(result, seconds=seconds, ended_at=time.time(), phases=(*process.phases, *result.phases))
+        """Starts or follows the step to its end; ``launched_at`` is None if an earlier try has started it."""
+        try:
+            folder = ending.enter_context(temporary_folder("step", spec.step))
+            spec_path = folder / "spec.json"
+            spec_path.write_text(spec.to_json())
+            variables = {**spec.variables(), **variables_of_step(folder)}
+        except OSError as error:
+            raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
+        if left is not None:
+            process = launcher.resume(left.event, spec_path, variables=variables)
+            if left.until is not None and time.time() >= left.until and process.poll() is None:
+                process.kill(_PATIENCE_S)
+                raise AirflowTaskTimeout(f"step {spec.step!r} was not over within the task's execution_timeout")
+        else:
+            process = launcher.start(spec_path, spec.code_paths, variables=variables)
+        ending.callback(process.discard)
+        if left is None and defer is not None and not self._killed and process.poll() is None:
+            trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
+            if trigger is not None:
+                defer(trigger, LeftStep(spec.cache_key_parts, launched_at or time.time(), until))
+            self.log.info(WAITS_HERE)
+        result = self.watch(spec.step, process, folder, on_line)
+        result = replace(result, phases=(*process.phases, *result.phases))
+        if launched_at is None:
+            return result
+        # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
+        work_s = result.seconds.get("work", 0.0)
+        start_up_s = max(time.time() - launched_at - work_s, 0.0)
+        seconds = {"start_up": round(start_up_s, 3), "work": work_s}
+        return replace(result, seconds=seconds, ended_at=time.time())
 
     def show(self, line: Line) -> None:
         """Logs a line of a step's output at its level, and writes its progress."""

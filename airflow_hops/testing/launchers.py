@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pkgutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +13,10 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.processes.locks import try_lock
+from airflow_hops.core.processes.polling import poll
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
 from airflow_hops.runner.launchers.base import Launcher, find_launcher
-from airflow_hops.runner.launchers.process import Deferral, Detached, StepProcess, new_step_id
+from airflow_hops.runner.launchers.process import Deferral, StepProcess
 
 _TIMEOUT_S = 120.0
 _CODE = """
@@ -82,7 +82,7 @@ class LauncherContract:
         folder.mkdir()
         (code / "launcher_contract_code.py").write_text(_CODE)
 
-        def start(function: str, *, detached: Detached | None = None, **params: object) -> StepProcess:
+        def start(function: str, **params: object) -> StepProcess:
             spec = StepSpec(
                 step=function,
                 entry=f"launcher_contract_code:{function}",
@@ -92,7 +92,7 @@ class LauncherContract:
             )
             (folder / "spec.json").write_text(spec.to_json())
             variables = {**spec.variables(), "CONTRACT_SECRET": "hidden"}
-            return launcher.start(folder / "spec.json", spec.code_paths, variables=variables, detached=detached)
+            return launcher.start(folder / "spec.json", spec.code_paths, variables=variables)
 
         return start
 
@@ -133,11 +133,8 @@ class LauncherContract:
         next(line for line in process.lines() if "hanging" in line)
         process.kill()
         assert process.wait(_TIMEOUT_S) != 0
-        deadline = time.monotonic() + _TIMEOUT_S
         with marker.open() as stream:
-            while not try_lock(stream.fileno()):
-                assert time.monotonic() < deadline, "a process of the step is still running"
-                time.sleep(0.05)
+            poll(lambda: try_lock(stream.fileno()), 0.05, _TIMEOUT_S, "a process of the step is still running")
 
     def test_trigger_hands_step_over(
         self, start: Callable[..., StepProcess], launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,12 +155,6 @@ class LauncherContract:
         process.kill()
         result = StepResult.read(folder / "result.json")
         assert result is not None and result.value["text"] == "a"
-
-    def test_detached_step_writes_log(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
-        log = tmp_path / "output.log"
-        process = start("succeed", text="a", detached=Detached(new_step_id(), log))
-        assert process.wait(_TIMEOUT_S) == 0
-        assert "half" in log.read_text()
 
 
 async def _first_event(trigger: Any) -> object:

@@ -25,15 +25,13 @@ from airflow_hops.runner.launchers.process import StepProcess
 class HereLauncher(LocalLauncher):
     """Runs steps in this process, except those of stages, which need the libraries of the runtime environment."""
 
-    def start(
-        self, spec_path: Path, code_paths: Any, *, variables: Mapping[str, str] = {}, detached: Any = None
-    ) -> StepProcess:
+    def start(self, spec_path: Path, code_paths: Any, *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Returns a process that prints what the step has printed."""
         from airflow_hops.ml.__main__ import run_step
 
         spec = StepSpec.from_json(spec_path.read_text(), {**os.environ, **variables})
         if spec.entry.startswith("airflow_hops.ml."):
-            return super().start(spec_path, code_paths, variables=variables, detached=detached)
+            return super().start(spec_path, code_paths, variables=variables)
         path_then, printed = [*sys.path], io.StringIO()
         with contextlib.redirect_stdout(printed):
             result = run_step(spec, folder=spec_path.parent)
@@ -41,7 +39,7 @@ class HereLauncher(LocalLauncher):
         result.write(spec_path.with_name("result.json"))
         (output := spec_path.with_name("output")).write_text(printed.getvalue())
         command = ["sh", "-c", f'cat "$0"; exit {int(result.error is not None)}', str(output)]
-        return StepProcess.start(command, env={"PATH": os.defpath}, cwd=spec_path.parent, detached=detached)
+        return StepProcess.start(command, env={"PATH": os.defpath}, cwd=spec_path.parent)
 
 
 class Api:

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from airflow_hops.core.processes.polling import Overdue, poll
+
 GRACE_S = 2.0
 """Seconds between asking processes to end and killing them."""
 
@@ -129,6 +131,5 @@ def _signal_all(processes: Mapping[int, int], number: int) -> None:
 
 def _wait_until_gone(processes: Mapping[int, int], timeout_s: float) -> None:
     # Polls instead of waiting for them, since only their parents may take their exit codes.
-    deadline = time.monotonic() + timeout_s
-    while any(started_at(pid) == started for pid, started in processes.items()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    with contextlib.suppress(Overdue):
+        poll(lambda: not any(started_at(pid) == started for pid, started in processes.items()), 0.01, timeout_s)

@@ -15,9 +15,9 @@ import os
 import signal
 import sys
 import threading
-import time
 
 from airflow_hops.core.processes.ending import end_everything, started_at
+from airflow_hops.core.processes.polling import poll
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,8 +52,7 @@ def end_with(identity: str) -> None:
     pid, _, started = identity.partition(":")
 
     def watch() -> None:
-        while started_at(int(pid)) == int(started):
-            time.sleep(_POLL_S)
+        poll(lambda: started_at(int(pid)) != int(started), _POLL_S)
         with contextlib.suppress(OSError):
             sys.stderr.write(f"process {pid}, which started this one, is gone: this one ends\n")
         end_everything()

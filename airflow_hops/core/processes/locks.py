@@ -17,11 +17,11 @@ import contextlib
 import fcntl
 import os
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_hops.core.errors import HopsError
+from airflow_hops.core.processes.polling import poll
 
 _POLL_S = 0.05
 _FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, pid
@@ -50,11 +50,8 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
         if timeout_s is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         else:
-            deadline = time.monotonic() + timeout_s
-            while not try_lock(descriptor):
-                if time.monotonic() > deadline:
-                    raise LockHeld(f"another process has held {path} for {timeout_s:g} s; try again when it has ended")
-                time.sleep(_POLL_S)
+            late = LockHeld(f"another process has held {path} for {timeout_s:g} s; try again when it has ended")
+            poll(lambda: try_lock(descriptor), _POLL_S, timeout_s, lambda: late)
         yield
     finally:
         os.close(descriptor)

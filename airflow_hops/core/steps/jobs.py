@@ -3,8 +3,9 @@
 Only the standard library is imported, since both sides use this module. A job is a private folder on its machine and a
 record in the store. The folder contains ``job.json``, ``spec.json``, ``output.log``, ``result.json``, and two
 files that are locked while a process lives, since locks, unlike process ids, are unambiguous: ``running`` by the step,
-``attached`` by the worker that follows it. The record is a lease (:mod:`airflow_hops.core.store.leases`), by which
-workers on other machines see whether the job lives, take its result, or ask it to end.
+``attached`` by the worker that follows it, which writes into it how far it has read the log. The record is a lease
+(:mod:`airflow_hops.core.store.leases`), by which workers on other machines see whether the job lives, take its result,
+or ask it to end.
 """
 
 # Who writes what, in the order of a job's life:

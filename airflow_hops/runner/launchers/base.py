@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.core.extensions import LAUNCHERS, load_class
-from airflow_hops.runner.launchers.process import Deferral, Detached, StepProcess
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.launchers.process import Deferral, StepProcess
 from airflow_hops.runner.launchers.warm import WarmStart
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Launcher(ABC):
             may ignore it.
 
     Attributes:
-        reattaches: Whether :meth:`start` follows the step that an earlier try of the task left.
+        reattaches: Whether its steps outlive their worker, so that :meth:`follows` finds that of an earlier try.
         environment: Name of the environment of its steps, such as an image; empty for that of ``runtime``.
     """
 
@@ -36,22 +37,21 @@ class Launcher(ABC):
     def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
         self.runtime, self.warm = runtime, warm
 
+    def follows(self, spec: StepSpec) -> bool:
+        """Returns whether :meth:`start` will follow a step that an earlier try left, so that no new one is admitted."""
+        return False
+
+    def drop(self, spec: StepSpec) -> None:  # noqa: B027  # most steps end with their worker
+        """Ends the step that an earlier try left, if there is one: the cache has its result."""
+
     @abstractmethod
-    def start(
-        self,
-        spec_path: Path,
-        code_paths: Sequence[str],
-        *,
-        variables: Mapping[str, str] = {},
-        detached: Detached | None = None,
-    ) -> StepProcess:
+    def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Starts ``python -m airflow_hops.ml SPEC``, which writes ``result.json`` beside the spec.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
             code_paths: Folders of user code for the step's import path.
             variables: Environment variables for the step, which must not be written to files.
-            detached: Id and log of a step that outlives the process that starts it.
 
         Raises:
             BadInput: the step cannot be started, and a retry would not help.

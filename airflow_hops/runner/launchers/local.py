@@ -10,25 +10,18 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.named_environment import base_of, environment_name
 from airflow_hops.core.processes.lifetime import own_identity
 from airflow_hops.core.processes.programs import module_command, with_package
-from airflow_hops.core.steps.protocol import WORKER_VARIABLE
+from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE, WORKER_VARIABLE
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import named_state
 from airflow_hops.runner.environments.runtime import environment_state, pins_fingerprint
 from airflow_hops.runner.launchers.base import Launcher
-from airflow_hops.runner.launchers.process import Detached, StepProcess
+from airflow_hops.runner.launchers.process import StepProcess
 
 
 class LocalLauncher(Launcher):
     """Runs ``python -m airflow_hops.ml`` with the runtime environment's Python, or as a fork of the warm process."""
 
-    def start(
-        self,
-        spec_path: Path,
-        code_paths: Sequence[str],
-        *,
-        variables: Mapping[str, str] = {},
-        detached: Detached | None = None,
-    ) -> StepProcess:
+    def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Starts the step of a spec; arguments as :meth:`~airflow_hops.runner.launchers.base.Launcher.start`.
 
         Raises:
@@ -37,11 +30,11 @@ class LocalLauncher(Launcher):
         python = runtime_python(self.runtime)
         env = {**step_variables(self.runtime, code_paths), **variables}
         if self.warm is not None:
-            process = self.warm.start(spec_path, env, detached=detached)
+            process = self.warm.start(spec_path, env)
             if process is not None:
                 return process
         command = module_command(python, "airflow_hops.ml", spec_path)
-        return StepProcess.start(command, env=env, cwd=spec_path.parent, detached=detached)
+        return StepProcess.start(command, env=env, cwd=spec_path.parent)
 
 
 def runtime_python(runtime: Path) -> Path:
@@ -74,11 +67,11 @@ def runtime_variables(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str
 
     The runtime's ``bin`` comes first on ``PATH``; the folders of user code come after the package.
     """
-    # Steps must not get Airflow's secrets and settings, nor another Python's paths.
-    dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
+    # Steps must not get Airflow's secrets and settings, another Python's paths, nor the id of a step around them.
+    dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_", STEP_ID_VARIABLE)
     env = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), env.get("PATH", os.defpath)])
-    # onnxruntime's telemetry writes to a fixed name in the temporary folder, and follows another user's link.
+    # onnxruntime 1.31: its telemetry writes to a fixed name in the temporary folder, and follows another user's link.
     return {"ORT_DISABLE_TELEMETRY": "1", **with_package(env, code_paths), "PATH": ":".join(programs)}
 
 
@@ -94,7 +87,7 @@ def step_variables(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, s
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
-        # TensorFlow and Google's clients log alarming but harmless lines at import; real failures raise.
+        # TensorFlow 2.16: logs alarming but harmless lines at import, as Google's clients do; real failures raise.
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "3"),
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "TF_ENABLE_ONEDNN_OPTS": env.get("TF_ENABLE_ONEDNN_OPTS", "0"),

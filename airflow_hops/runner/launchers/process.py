@@ -1,10 +1,14 @@
-"""A step's local process: its own process group, output by line, and a kill that ends all descendants."""
+"""A step's processes: their output by line, their end, and a kill that ends all descendants.
+
+One design for every launcher: a step's output is a log that a worker follows from an offset on, so that it does not
+matter whether this worker has started the step. A backend answers ``poll``, ``read_lines`` and ``kill``; one whose
+steps outlive their worker also ``check_follower`` and ``discard``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import time
@@ -12,20 +16,16 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.processes.ending import GRACE_S, end_marked
+from airflow_hops.core.processes.polling import Overdue, pauses, poll
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE, Phase
 
-_DRAIN_S = 0.2
-
-
-@dataclass(frozen=True)
-class Detached:
-    """Id and log file of a step that outlives the process that starts it."""
-
-    step_id: str
-    log: Path
+LOG = "output.log"
+"""Name of the file, beside a step's spec, that a process on this machine writes its output to."""
+_SHORTEST_POLL_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -48,79 +48,86 @@ class StepProcess:
 
     Args:
         step_id: Value of the environment variable that marks the step's processes.
-        pid: Process id, which is also the id of the process group and session.
-        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`. None if its
-            output goes to a file.
+        pid: Process id, which is also the id of the process group and session; None if it is on another machine.
+        log: File that the processes write their output to.
         poll: Returns the exit code (negative: the signal's number), or None while the process runs.
 
     Attributes:
+        poll_s: Seconds between two looks at a step that has run for a while.
         last_lines: The last lines of output that a trigger has shown.
         phases: Parts of the time that the launcher has measured, once :meth:`wait` has returned.
+        is_reattached: Whether an earlier try of the task has started the step.
     """
 
+    poll_s: ClassVar[float] = 0.05
     last_lines: Sequence[str] = ()
     phases: Sequence[Phase] = ()
+    is_reattached = False
 
-    def __init__(self, step_id: str, pid: int | None, output: int | None, poll: Callable[[], int | None]) -> None:
+    def __init__(self, step_id: str, pid: int | None, log: Path, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid
-        self._output, self._poll = output, poll
+        self._log, self._offset, self._poll = log, 0, poll
 
     @classmethod
     def start(
-        cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, detached: Detached | None = None
+        cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int | None = None
     ) -> StepProcess:
-        """Starts a command as a step, in its own session; the step's id is added to the complete ``env``."""
-        step_id = detached.step_id if detached else new_step_id()
-        read_end, write_end = open_output(detached)
+        """Starts a command as a step, in its own session.
+
+        Args:
+            command: Program and arguments.
+            env: All variables; a step's id is added if they have none.
+            cwd: The step's folder, which gets its log.
+            output: Descriptor for the output instead of the log, which nobody follows then.
+        """
+        env = {STEP_ID_VARIABLE: new_step_id(), **env}
+        output = open_log(cwd) if output is None else os.dup(output)
         try:
             process = subprocess.Popen(
                 list(command),
-                env={**env, STEP_ID_VARIABLE: step_id},
+                env=env,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
-        except BaseException:
-            if read_end is not None:
-                os.close(read_end)
-            raise
         finally:
-            os.close(write_end)
-        return cls(step_id, process.pid, read_end, process.poll)
+            os.close(output)
+        return cls(env[STEP_ID_VARIABLE], process.pid, cwd / LOG, process.poll)
 
     def lines(self) -> Iterator[str]:
         """Yields the output line by line until the process has ended.
 
-        A descendant that outlives the process and holds its output open does not block this.
+        Raises:
+            HopsError: another process follows the step now, or it will never start.
         """
-        if self._output is None:
-            return
-        os.set_blocking(self._output, False)
+        for pause_s in pauses(_SHORTEST_POLL_S, slowest_s=self.poll_s):
+            is_over = self.poll() is not None  # polled before reading, so that no output is missed
+            yield from self.read_lines(is_over=is_over)
+            if is_over:
+                return
+            self.check_follower()
+            time.sleep(pause_s)
+
+    def read_lines(self, *, is_over: bool) -> Iterator[str]:
+        """Yields the lines since the last call; if the process has ended, also one without an end."""
         pending = b""
-        ended_at: float | None = None
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._output, selectors.EVENT_READ)
-                while True:
-                    selector.select(timeout=0.1)
-                    try:
-                        chunk = os.read(self._output, 1 << 16)
-                    except BlockingIOError:
-                        if self.poll() is not None:
-                            ended_at = ended_at or time.monotonic()
-                            if time.monotonic() - ended_at > _DRAIN_S:
-                                break
-                        continue
-                    if not chunk:
-                        break
-                    *complete, pending = (pending + chunk).split(b"\n")
-                    yield from (line.decode(errors="replace") for line in complete)
-            if pending:
-                yield pending.decode(errors="replace")
-        finally:
-            os.close(self._output)
+        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as stream:  # removed, or on another machine
+            stream.seek(self._offset)
+            while chunk := stream.read(1 << 16):
+                *complete, pending = (pending + chunk).split(b"\n")
+                yield from (line.decode(errors="replace") for line in complete)
+                self.remember(stream.tell() - len(pending))
+        if pending and is_over:
+            yield pending.decode(errors="replace")
+
+    def remember(self, offset: int) -> None:
+        """Remembers up to which byte the output was read."""
+        self._offset = offset
+
+    def check_follower(self) -> None:
+        """Raises HopsError if another process follows the step now."""
 
     def poll(self) -> int | None:
         """Returns the exit code (negative: the signal's number), or None while the process runs."""
@@ -130,29 +137,24 @@ class StepProcess:
         """Waits for the end, and returns the exit code (negative: the signal's number).
 
         Raises:
-            TimeoutError: the process has not ended in time.
+            Overdue: the process has not ended in time.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause_s = 0.001
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"process {self.pid} is still running after {timeout_s} s")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.05)
-        return code
+        late = f"process {self.pid or self.step_id} is still running"
+        return poll(self.poll, _SHORTEST_POLL_S, timeout_s, late, slowest_s=self.poll_s)
 
     def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the process and all its descendants with SIGTERM, and with SIGKILL after ``grace_s`` seconds."""
         kill_step(self.step_id, self.pid, grace_s=grace_s)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(Overdue):
             self.wait(1)
 
+    def discard(self) -> None:
+        """Removes what is left of the step for later tries; called when its outcome is recorded."""
 
-def open_output(detached: Detached | None) -> tuple[int | None, int]:
-    """Opens a step's output: the read end of a pipe (None for a log file), and the end that the step writes to."""
-    if detached is None:
-        return os.pipe()
-    return None, os.open(detached.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+def open_log(folder: Path) -> int:
+    """Opens the file in a step's folder that its processes write their output to."""
+    return os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def new_step_id() -> str:

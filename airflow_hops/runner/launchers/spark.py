@@ -23,7 +23,7 @@ from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.packed import PackedRuntime
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.launchers.local import LocalLauncher, runtime_python, step_variables
-from airflow_hops.runner.launchers.process import Deferral, Detached, StepProcess
+from airflow_hops.runner.launchers.process import Deferral, StepProcess
 from airflow_hops.runner.launchers.warm import WarmStart
 
 if TYPE_CHECKING:
@@ -101,14 +101,7 @@ class SparkLauncher(Launcher):
         self.environment = self.step_launcher.environment if self.step_launcher is not None else ""
         self.conf = dict(conf or {})
 
-    def start(
-        self,
-        spec_path: Path,
-        code_paths: Sequence[str],
-        *,
-        variables: Mapping[str, str] = {},
-        detached: Detached | None = None,
-    ) -> StepProcess:
+    def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.runner.launchers.base.Launcher.start`.
 
         Raises:
@@ -119,7 +112,7 @@ class SparkLauncher(Launcher):
             flags = [f"--conf={name}={value}" for name, value in properties.items()]
             submitted = shlex.join(["--master", self._master(), *flags, "pyspark-shell"])
             variables = {**variables, "PYSPARK_SUBMIT_ARGS": submitted}
-            return self.step_launcher.start(spec_path, code_paths, variables=variables, detached=detached)
+            return self.step_launcher.start(spec_path, code_paths, variables=variables)
         # Imported here, because it would slow down parsing of DAGs: it takes longer than this whole package.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -146,7 +139,7 @@ class SparkLauncher(Launcher):
             conf |= {
                 **{f"spark.executorEnv.{name}": env[name] for name in _OF_EXECUTORS},
                 "spark.pyspark.driver.python": env["PYSPARK_PYTHON"],
-                # Spark's own client would use this user, not the one that runs the executors.
+                # Spark 3.5: its client would use this user, not the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
                 "spark.driver.extraJavaOptions": shlex.join(
@@ -175,13 +168,11 @@ class SparkLauncher(Launcher):
         if is_local:  # the step starts a JVM if it needs one
             arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
             variables = {**variables, "PYSPARK_SUBMIT_ARGS": arguments}
-            return LocalLauncher(self.runtime, self.warm).start(
-                spec_path, code_paths, variables=variables, detached=detached
-            )
+            return LocalLauncher(self.runtime, self.warm).start(spec_path, code_paths, variables=variables)
         _zip_sources([Path(path) for path in code_paths], archive)
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
-        return StepProcess.start(command, env=env, cwd=folder, detached=detached)
+        return StepProcess.start(command, env=env, cwd=folder)
 
     def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger | None:
         """Leaves a step of another launcher to its trigger, with a local master."""
@@ -208,7 +199,7 @@ class SparkLauncher(Launcher):
                 f"connection {self.conn_id!r}, field 'conf': expected Spark properties as "
                 f'{{"spark.driver.host": "10.0.0.5"}}, found {conf!r}'
             )
-        # Spark reads true and false, not Python's spelling of them.
+        # Spark 3.5: reads true and false, not Python's spelling of them.
         own = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in (conf or {}).items()}
         return {**own, **self.conf}
 

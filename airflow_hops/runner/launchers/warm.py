@@ -1,7 +1,7 @@
 """Forks steps from a warm process that has imported the ML libraries: milliseconds instead of seconds."""
 
 # The dialogue on a connection to the warm process, for one step:
-# 1. The client sends the request, a line of JSON, with the descriptor of the step's output.
+# 1. The client sends the request, a line of JSON, with the descriptor of the step's log.
 # 2. The warm process forks, and replies with the fork's pid. The fork waits.
 # 3. The client sends GO, and the fork begins. A client that got no reply in time closes the connection instead, and
 #    starts the step in a new process: the fork ends without having begun, so no step runs twice.
@@ -18,7 +18,7 @@ import os
 import select
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from airflow_hops.core.errors import BadInput
@@ -27,7 +27,7 @@ from airflow_hops.core.processes.locks import try_lock
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE
 from airflow_hops.core.store.private_folders import private_folder
-from airflow_hops.runner.launchers.process import Detached, StepProcess, new_step_id, open_output
+from airflow_hops.runner.launchers.process import LOG, StepProcess, new_step_id, open_log
 
 _CONNECT_TIMEOUT_S = 5.0
 _PATHS = ("HOME", "LANG", "PATH", "TMPDIR")
@@ -46,46 +46,39 @@ class WarmStart:
     def __init__(self, path: Path, python: Path | None = None) -> None:
         self.path, self.python = path, python
 
-    def start(self, spec_path: Path, env: dict[str, str], *, detached: Detached | None = None) -> StepProcess | None:
-        """Starts a step in a fork of the warm process.
+    def start(self, spec_path: Path, env: Mapping[str, str]) -> StepProcess | None:
+        """Starts a step in a fork of the warm process, which also waits for its end.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
-            env: All environment variables of the step; the step's id is added.
-            detached: Id and log of the step, if it outlives this process; the warm process then waits for its end.
+            env: All environment variables of the step; a step's id is added if they have none.
 
         Returns:
             The step's process, or None if no warm process answers, and the caller must start the step itself.
         """
-        step_id = detached.step_id if detached else new_step_id()
-        request = {
-            "spec": str(spec_path),
-            "cwd": str(spec_path.parent),
-            "env": {**env, STEP_ID_VARIABLE: step_id},
-        }
+        env = {STEP_ID_VARIABLE: new_step_id(), **env}
+        folder = spec_path.parent
         try:
             private_folder(self.path.parent)
         except BadInput:  # other users could create a socket there, and read steps' environments
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_CONNECT_TIMEOUT_S)
-        read_end, write_end = open_output(detached)
+        output = open_log(folder)
         try:
             connection.connect(str(self.path))
-            send_request(connection, request, [write_end])
+            send_request(connection, {"spec": str(spec_path), "cwd": str(folder), "env": env}, [output])
             reply = connection.makefile("rb", 0).readline()
             if not reply:
                 raise ConnectionError("the warm process closed the connection")
             connection.sendall(GO)
         except OSError:
-            if read_end is not None:
-                os.close(read_end)
             connection.close()
             self._start_warm_process()
             return None
         finally:
-            os.close(write_end)
-        return StepProcess(step_id, json.loads(reply)["pid"], read_end, _status_on(connection))
+            os.close(output)
+        return StepProcess(env[STEP_ID_VARIABLE], json.loads(reply)["pid"], folder / LOG, _status_on(connection))
 
     def _start_warm_process(self) -> None:
         if self.python is None:

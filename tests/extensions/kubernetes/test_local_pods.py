@@ -16,6 +16,7 @@ from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.core.errors import HopsError, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.local_pods import LocalPods
 from tests.extensions.kubernetes.test_kubernetes_deferred import Triggerer, copy_of, fire, shown, task  # noqa: F401
@@ -76,9 +77,11 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
     runner: Runner,  # noqa: F811
     begin: Callable[..., Background],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pods of other tasks, entry functions and Airflows stay, but those whose results nobody came for."""
-    answer = tmp_path / "answer"
+    answer, admitted = tmp_path / "answer", set[int]()
+    monkeypatch.setattr(RuntimeHook, "admit", lambda self, spec: admitted.add(spec.producer.try_number))
     first = begin(runner.spec("talk", answer=str(answer)))
     (name,) = pods.pods
     other = Runner(str(tmp_path / "other"), runner.runtime)
@@ -100,6 +103,7 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
         second.result(60)
     answer.touch()
     assert foreign.result(60)["word"] == third.result(60)["word"] == "beside the DAG"
+    assert admitted == {1, 3}, "what runs already is not refused"
 
 
 def test_unfetched_results_expire(

@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.errors import HopsError
+from airflow_hops.core.processes.polling import Overdue, poll
+from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.steps.protocol import StepResult, format_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import Lease, LeaseRecord, Watch
 from airflow_hops.extensions.kubernetes.runner.start import leave_error
-from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.local import runtime_python, step_variables
 from airflow_hops.runner.launchers.process import StepProcess
 
 _START_S = 60.0
@@ -93,20 +95,25 @@ def main(here: Path) -> int:
     except Exception as error:  # raised by the store's client
         leave_error(f"the pod cannot read its worker's beats ({type(error).__name__}: {error}); the step has not begun")
         return 1
-    while not worker.has_changed:
-        if worker.silent_s > min(_START_S, order.orphan_timeout_s):
-            leave_error("no worker waits for this pod any longer; the step has not begun")
-            return 1
-        time.sleep(_POLL_S)
-        _poll(worker, lease)
+    with contextlib.suppress(Overdue):
+        poll(lambda: _has_beaten(worker, lease), _POLL_S, min(_START_S, order.orphan_timeout_s))
+    if not worker.has_changed:
+        leave_error("no worker waits for this pod any longer; the step has not begun")
+        return 1
     print(format_record("the step begins", level=logging.DEBUG), flush=True)
     spec = json.loads((here / "spec.json").read_text())
     spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
     (folder / "spec.json").write_text(json.dumps(spec))
     os.environ["TMPDIR"] = order.folder  # the root file system may be read-only
     variables = {**order.variables, **variables_of_step(folder)}
+    runtime = Path(sys.prefix)
     try:
-        process = LocalLauncher(Path(sys.prefix)).start(folder / "spec.json", spec["code_paths"], variables=variables)
+        process = StepProcess.start(
+            module_command(runtime_python(runtime), "airflow_hops.ml", folder / "spec.json"),
+            env={**step_variables(runtime, spec["code_paths"]), **variables},
+            cwd=folder,
+            output=sys.stdout.fileno(),
+        )
     except HopsError as error:
         result = StepResult(error=f"in the pod's image: {error}", retryable=error.retryable)
         return _leave(store, order, result, 1)
@@ -117,18 +124,17 @@ def main(here: Path) -> int:
         process.kill()
 
 
-def _poll(worker: Watch[LeaseRecord | None], lease: Lease) -> None:
+def _has_beaten(worker: Watch[LeaseRecord | None], lease: Lease) -> bool:
     with contextlib.suppress(Exception):  # a store that cannot be reached counts like a missing worker
         worker.see(lease.read())
+    return worker.has_changed
 
 
 def _follow(process: StepProcess, worker: Watch[LeaseRecord | None], lease: Lease, order: PodOrder) -> int:
-    """Passes on the step's output until it ends; ends it on SIGTERM, or if no worker follows the pod any longer."""
+    """Waits for the step's end; ends it on SIGTERM, or if no worker follows the pod any longer."""
     grace_s = max(order.grace_s - 1, 0.1)
     signal.signal(signal.SIGTERM, lambda *_: process.kill(grace_s))
     threading.Thread(target=_watch_worker, args=(process, worker, lease, order, grace_s), daemon=True).start()
-    for line in process.lines():
-        print(line, flush=True)
     code = process.wait()
     return 128 - code if code < 0 else code
 
@@ -138,7 +144,7 @@ def _watch_worker(
 ) -> None:
     while worker.silent_s < order.orphan_timeout_s:
         time.sleep(order.beat_s)
-        _poll(worker, lease)
+        _has_beaten(worker, lease)
     message = f"no worker has followed this pod for {order.orphan_timeout_s:g} s: the step ends"
     print(format_record(message, level=logging.ERROR), flush=True)
     process.kill(grace_s)

@@ -3,8 +3,8 @@
 # Pods are found by labels: DAG, run, task, map index, iteration, the step's entry function, and the id of the store, by
 # which two Airflows that share a namespace do not touch each other's pods. The label of the fingerprint covers code,
 # parameters and inputs.
-# So no step as a pod needs Airflow's ResumableJobMixin, which finds only what an operator has stored after submitting
-# it: pods are also made outside of operators, as by back-tests, and a worker may die before it has stored anything.
+# So no step as a pod needs Airflow's task state store, which has only what an operator has stored after submitting it:
+# pods are also made outside of operators, as by back-tests, and a worker may die before it has stored anything.
 #   same labels, same fingerprint, not failed or being deleted   this try follows the pod
 #   same labels otherwise                                        the pod is deleted, and a new one is made
 #   other task, ended for longer than ``orphan_timeout``         the pod is deleted: no worker came for its result
@@ -33,7 +33,7 @@ from airflow_hops.extensions.kubernetes.runner.archives import store_code, store
 from airflow_hops.extensions.kubernetes.runner.in_pod import CHOSEN, MORE, PodOrder
 from airflow_hops.runner.connections import find_connection, orphan_timeout_s, similar_connections
 from airflow_hops.runner.launchers.base import Launcher
-from airflow_hops.runner.launchers.process import Deferral, Detached, StepProcess
+from airflow_hops.runner.launchers.process import Deferral, StepProcess
 from airflow_hops.runner.launchers.warm import WarmStart
 
 if TYPE_CHECKING:
@@ -121,35 +121,35 @@ class KubernetesLauncher(Launcher):
             raise BadInput("there is no image for the step's pod; name one in launcher_options, as {'image': …}")
         self.environment = container.image
         self._namespace, self._queue, self._more_ranks_timeout_s = namespace, queue, more_ranks_timeout_s
+        self._pod: client.V1Pod | None = None
         self._timeouts = {"startup_timeout_s": startup_timeout_s, "lost_node_timeout_s": lost_node_timeout_s}
 
-    def start(
-        self,
-        spec_path: Path,
-        code_paths: Sequence[str],
-        *,
-        variables: Mapping[str, str] = {},
-        detached: Detached | None = None,
-    ) -> StepProcess:
+    def follows(self, spec: StepSpec) -> bool:
+        """Returns whether an earlier try left a pod that this try can follow; deletes any other."""
+        from airflow_hops.extensions.kubernetes.runner.failures import full_name
+
+        store, api = self._connect(spec)
+        self._pod = self._find(api, spec, _labels(spec, store))
+        if self._pod is not None:
+            log.info("An earlier try left %s: this try follows it", full_name(self._pod))
+        return self._pod is not None
+
+    def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Starts the step of a spec, or follows its pod; see :meth:`airflow_hops.runner.launchers.base.Launcher.start`.
 
         Raises:
             BadInput: Kubernetes denies or rejects the pod.
             HopsError: the quota is exhausted, or the API or the store cannot be reached.
         """
-        from airflow_hops.extensions.kubernetes.runner import manifests
         from airflow_hops.extensions.kubernetes.runner.failures import full_name
 
-        spec, store, api = self._open(spec_path, variables)
-        with reaching_store(store.root):
-            labels = manifests.labels_of(spec.producer, spec.entry, _installation(store))
-        pod = self._find(api, spec, labels)
-        if pod is not None:
-            log.info("An earlier try left %s: this try follows it", full_name(pod))
-        else:
-            pod = self._create(api, spec, labels, store, spec_path, code_paths, variables)
-            log.info("The step is %s", full_name(pod))
-        return self._follow(api, pod, spec, store, spec_path, log_file=detached.log if detached else None)
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        store, api = self._connect(spec)
+        if self._pod is None and not self.follows(spec):
+            self._pod = self._create(api, spec, _labels(spec, store), store, spec_path, code_paths, variables)
+            log.info("The step is %s", full_name(self._pod))
+        pod, self._pod = self._pod, None
+        return self._follow(api, pod, spec, store, spec_path)
 
     def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger:
         """Leaves the pod to a trigger; see :meth:`airflow_hops.runner.launchers.base.Launcher.defer`."""
@@ -170,20 +170,20 @@ class KubernetesLauncher(Launcher):
         """
         from airflow_hops.extensions.kubernetes.runner.failures import read_pod
 
-        spec, store, api = self._open(spec_path, variables)
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        store, api = self._connect(spec)
         if event["problem"] is not None:
             log.warning("The triggerer cannot follow the pod, so this worker does: %s", event["problem"])
         pod = read_pod(api, event["name"], event["namespace"], event["node"])
         return self._follow(api, pod, spec, store, spec_path, event=event)
 
-    def _open(self, spec_path: Path, variables: Mapping[str, str]) -> tuple[StepSpec, ArtifactStore, client.CoreV1Api]:
+    def _connect(self, spec: StepSpec) -> tuple[ArtifactStore, client.CoreV1Api]:
         from airflow_hops.extensions.kubernetes.runner.failures import calling_api
 
-        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
         with calling_api("connect to Kubernetes"):
             api = self._hook.core_v1_client
             self._namespace = self._namespace or self._hook.get_namespace() or "default"
-        return spec, ArtifactStore(spec.store, storage_options=spec.storage_options), api
+        return ArtifactStore(spec.store, storage_options=spec.storage_options), api
 
     def _follow(
         self,
@@ -192,12 +192,12 @@ class KubernetesLauncher(Launcher):
         spec: StepSpec,
         store: ArtifactStore,
         spec_path: Path,
-        **options: Any,
+        event: Mapping[str, Any] | None = None,
     ) -> StepProcess:
         from airflow_hops.extensions.kubernetes.runner.process import PodProcess
 
         record = _record(spec, store, pod.metadata.name)
-        options |= {"beat_s": _beat_s(), **self._timeouts}
+        options: dict[str, Any] = {"beat_s": _beat_s(), "event": event, **self._timeouts}
         return PodProcess(api, pod, store, record, spec_path.parent, **options)
 
     def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:
@@ -350,6 +350,13 @@ def _beat_s() -> float:
 def _record(spec: StepSpec, store: ArtifactStore, name: str) -> str:
     producer = spec.producer
     return store.internal("_state", "pods", producer.dag_id, producer.run_id, producer.task, name)
+
+
+def _labels(spec: StepSpec, store: ArtifactStore) -> dict[str, str]:
+    from airflow_hops.extensions.kubernetes.runner import manifests
+
+    with reaching_store(store.root):
+        return manifests.labels_of(spec.producer, spec.entry, _installation(store))
 
 
 def _installation(store: ArtifactStore) -> str:

@@ -35,6 +35,7 @@ from urllib3.exceptions import HTTPError
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.processes.polling import Overdue
 from airflow_hops.core.steps.protocol import StepResult, format_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import Lease, LeaseLost
@@ -51,13 +52,12 @@ from airflow_hops.extensions.kubernetes.runner.in_pod import RESULT
 from airflow_hops.extensions.kubernetes.runner.manifests import BASE, GANG, ranks_of
 from airflow_hops.extensions.kubernetes.runner.more_ranks import MoreRanks
 from airflow_hops.extensions.kubernetes.runner.phases import pod_phase
-from airflow_hops.runner.launchers.process import StepProcess
+from airflow_hops.runner.launchers.process import LOG, StepProcess
 
 log = logging.getLogger(__name__)
 
 _read_pod_logs = PodManager.read_pod_logs.retry_with(stop=stop_after_attempt(1))
-# :meth:`PodProcess.lines` repeats it, and reads the pod's state in between.
-_POLL_S = 0.2
+# :meth:`.StepProcess.lines` repeats it, and reads the pod's state in between.
 _STARTING_BEAT_S = 0.5
 """Seconds between two beats from the start of the pod to its first line: the step waits for one of them."""
 _SILENT_S = 30
@@ -80,10 +80,11 @@ class PodProcess(StepProcess):
         beat_s: Seconds between two beats.
         startup_timeout_s: Seconds after which a pending pod is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
-        log_file: File for the output, instead of :meth:`lines`; None for none.
         event: Payload of the trigger that has followed the pod; None if there was none.
         beats: Whether a thread beats; otherwise :meth:`look` does.
     """
+
+    poll_s = 0.2
 
     def __init__(
         self,
@@ -96,14 +97,13 @@ class PodProcess(StepProcess):
         beat_s: float,
         startup_timeout_s: float,
         lost_node_timeout_s: float,
-        log_file: Path | None = None,
         event: Mapping[str, Any] | None = None,
         beats: bool = True,
     ) -> None:
-        super().__init__(pod.metadata.name, None, None, self._exit_code)
+        super().__init__(pod.metadata.name, None, folder / LOG, self._exit_code)
         self._api, self._manager = api, PodManager(api)
         self._pod, self._store, self._record, self._folder = pod, store, record, folder
-        self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
+        self._startup_timeout_s = startup_timeout_s
         self._starts_by, self._reported = time.monotonic() + startup_timeout_s, ""
         self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
@@ -128,45 +128,41 @@ class PodProcess(StepProcess):
         if beats:
             threading.Thread(target=self._keep_beating, name=f"follows {pod.metadata.name}", daemon=True).start()
 
-    def lines(self) -> Iterator[str]:
-        """Yields the pod's output by line until the step has ended, from where an earlier follower stopped.
+    def read_lines(self, *, is_over: bool, follow: bool = True) -> Iterator[str]:
+        """Yields the pod's output since the last line that was shown, also by an earlier follower.
+
+        Args:
+            is_over: Whether the pod has ended.
+            follow: Whether to wait for more lines.
 
         Raises:
             BadInput: the pod will never start.
-            HopsError: it has not started in time, or another process follows it now.
+            HopsError: it has not started in time.
         """
         if self._error is not None:
             raise self._error
-        while self.poll() is None and self._pod.status.phase == "Pending":
-            yield from self._why_pending()
-            time.sleep(_POLL_S)
-        while True:
-            ended = self.poll() is not None  # polled before reading, so that no output is missed
-            try:
-                yield from self._read_log()
-            except (ApiException, HTTPError, KubernetesApiException) as error:
-                log.debug("%s: its log was interrupted (%s)", full_name(self._pod), error)
-            if ended:
-                return
-            if not self._over.is_set() and not self._is_follower():  # kill() gives the lease back itself
-                raise HopsError(f"{full_name(self._pod)}: a later try of this task follows it now")
-            time.sleep(_POLL_S)
+        try:
+            if not is_over and self._pod.status.phase == "Pending":
+                yield from self._why_pending()
+            else:
+                yield from self._read_log(follow=follow)
+        except (ApiException, HTTPError, KubernetesApiException) as error:
+            log.debug("%s: its log was interrupted (%s)", full_name(self._pod), error)
+
+    def check_follower(self) -> None:
+        """Raises HopsError if another process follows the pod."""
+        # kill() gives the lease back itself.
+        if self._pod.status.phase != "Pending" and not self._over.is_set() and not self._is_follower():
+            raise HopsError(f"{full_name(self._pod)}: a later try of this task follows it now")
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the end, takes the result from the store, and returns the exit code.
 
         Raises:
-            TimeoutError: the pod has not ended in time.
+            Overdue: the pod has not ended in time.
             HopsError: it ended without a result, for a known reason.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if self._log_file is not None:
-            with self._log_file.open("a") as output:
-                output.writelines(f"{line}\n" for line in self.lines())
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{full_name(self._pod)} is still running after {timeout_s} s")
-            time.sleep(_POLL_S)
+        code = super().wait(timeout_s)
         self._collect()
         return code
 
@@ -183,9 +179,9 @@ class PodProcess(StepProcess):
         if self._is_gone or self._is_follower():
             with contextlib.suppress(ApiException, HTTPError):
                 self._manager.delete_pod(self._pod)
-            deadline = time.monotonic() + (self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S
-            while is_running and self.poll() is None and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+            if is_running:
+                with contextlib.suppress(Overdue):
+                    super().wait((self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S)
             with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
                 self._store.remove_folder(self._record)
 
@@ -205,14 +201,11 @@ class PodProcess(StepProcess):
             if self._over.is_set():
                 return False
             has_ended = self.poll() is not None
-            is_pending = not has_ended and self._pod.status.phase == "Pending"
             try:
-                for line in self._why_pending() if is_pending else self._read_log(follow=False):
+                for line in self.read_lines(is_over=has_ended, follow=False):
                     show(line)
             except HopsError as error:
                 self._error = error
-            except (ApiException, HTTPError, KubernetesApiException) as error:
-                log.debug("%s: its log cannot be read (%s)", full_name(self._pod), error)
             try:
                 self._beat_if_due()
             except LeaseLost:

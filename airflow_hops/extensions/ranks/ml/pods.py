@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.ending import kill_descendants
+from airflow_hops.core.processes.polling import pauses
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.rank_places import GANG_VARIABLE
 from airflow_hops.extensions.ranks.ml.agent import serve_agent
@@ -151,19 +152,21 @@ def main(here: Path) -> int:
     order: dict[str, Any] = json.loads((here / "pod.json").read_text())
     gang, host = order["gang"], os.environ["HOPS_POD_ROLE"]
     os.environ["TMPDIR"] = order["folder"]
-    waits_since = time.monotonic()
-    while time.monotonic() - waits_since < _START_S:
-        try:
-            connection = call_driver((gang["host"], gang["port"]), bytes.fromhex(gang["secret"]), {"host": host})
-        except (OSError, HopsError):  # the step does not listen yet, or its name is not known yet
-            time.sleep(_RETRY_S)
-            continue
+    while (connection := _call(gang, host)) is not None:
         with connection:
             if _is_called(connection):
                 serve_agent(connection.fileno())
-        waits_since = time.monotonic()
     sys.stderr.write(f"the step {gang['host']} has not been reached for {_START_S:g} s: this pod ends\n")
     return 1
+
+
+def _call(gang: Mapping[str, Any], host: str) -> socket.socket | None:
+    """Connects to the step; returns None if it cannot be reached for long."""
+    for pause_s in pauses(_RETRY_S, _START_S):
+        with contextlib.suppress(OSError, HopsError):  # it does not listen yet, or its name is not known yet
+            return call_driver((gang["host"], gang["port"]), bytes.fromhex(gang["secret"]), {"host": host})
+        time.sleep(pause_s)
+    return None
 
 
 def _end(*_: object) -> None:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.processes.polling import pauses
+from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
@@ -101,19 +103,16 @@ class SparkRanks(RankLauncher):
 
     def _await_slots(self, wanted: int, *, settles: bool) -> dict[str, int]:
         """Returns the hosts once they have enough slots, or no more executors register."""
-        began = changed = time.monotonic()
-        conf = self._context._jsc.sc().conf()
-        patience_s = conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
-        earlier: dict[str, int] = {}
-        while True:
-            hosts, now = _executor_hosts(self._context), time.monotonic()
-            if hosts != earlier:
-                earlier, changed = hosts, now
-            enough = sum(hosts.values()) >= wanted
-            settled = settles and hosts and now - changed > _SETTLE_S
-            if enough or settled or now - began > patience_s:
+        watch = Watch(_executor_hosts(self._context))
+        patience_s = (
+            self._context._jsc.sc().conf().getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
+        )
+        for pause_s in pauses(_POLL_S, patience_s):
+            watch.see(hosts := _executor_hosts(self._context))
+            if sum(hosts.values()) >= wanted or (settles and hosts and watch.silent_s > _SETTLE_S):
                 return hosts
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+        return _executor_hosts(self._context)
 
 
 def spark_ranks(context: StepContext, *, cpu_ranks: int) -> SparkRanks:
@@ -193,14 +192,12 @@ class BarrierJob:
 
     def last_words(self) -> str:
         """Returns Spark's reports of executors lost since the job began, or the job's error."""
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while True:
+        for pause_s in pauses(_POLL_S, _LAST_WORDS_S):
             lost = dict(_lost_executors(self._context).items() - self._lost_before.items())
             if lost:
                 return "\n".join(f"executor {number} is lost: {reason}" for number, reason in sorted(lost.items()))
-            if time.monotonic() > deadline:
-                return str(self._failure or "")
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+        return str(self._failure or "")
 
     def end(self) -> None:
         """Cancels the job, whose tasks end within seconds; it may be called more than once."""
