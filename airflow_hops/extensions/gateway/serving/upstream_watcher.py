@@ -15,7 +15,7 @@ from airflow_hops.core.extensions import UPSTREAMS, load_class
 from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
-from airflow_hops.extensions.gateway.serving.upstream import TensorFlowUpstream, UpstreamServable
+from airflow_hops.extensions.gateway.serving.tensorflow_upstream import TensorFlowUpstream, UpstreamServable
 from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags

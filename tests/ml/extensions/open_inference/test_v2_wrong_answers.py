@@ -14,7 +14,7 @@ import pytest
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.extensions.open_inference.serving.grpc_api import MESSAGES, SERVICE
-from airflow_hops.extensions.open_inference.serving.upstream import V2Upstream
+from airflow_hops.extensions.open_inference.serving.v2_upstream import V2Upstream
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State
 
