@@ -102,7 +102,7 @@ def python_version(environment: Path) -> str:
 
 
 class Stamp(NamedTuple):
-    """What an environment was made of; empty for unknown values.
+    """Origin of an environment; empty for unknown values.
 
     Attributes:
         made_of: Fingerprint of the pins.
