@@ -12,7 +12,6 @@ import numpy as np
 
 from airflow_hops.core.artifacts.page_files import DistributionFunction, FeatureDetail, FeatureTable
 from airflow_hops.ml.readers.vectors import finite_vectors
-from airflow_hops.ml.statistics.curves import Curve, curve_of, join
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name, vector_width
 
 BUCKETS = 20
@@ -83,11 +82,34 @@ def feature_detail(feature: Any, rows: int, *, weighted: bool, sample: Any = Non
         else [(_exact(b.low_value), _exact(b.high_value), b.sample_count) for b in view.buckets(0)],
         curve=None
         if curve is None
-        else DistributionFunction([_round(x, 12) or 0.0 for x in curve.x[0]], [round(float(f), 6) for f in curve.f[0]]),
+        else DistributionFunction([_round(x, 12) or 0.0 for x in curve.x], [round(float(f), 6) for f in curve.f]),
         values=ranked,
         other_values=None if view.ranks is None else max(0.0, view.values - sum(count for _, count in ranked)),
         custom=custom,
     )
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """CDF of finite values, linear between knots, with a jump at a repeated knot.
+
+    Attributes:
+        x: Knots in ascending order, ``[knots]``, in the feature's units.
+        f: Share of finite values up to each knot, from 0 to 1, ``[knots]``.
+    """
+
+    x: np.ndarray
+    f: np.ndarray
+
+    @classmethod
+    def of(cls, buckets: Iterable[Any]) -> _Curve | None:
+        """Returns the CDF of a histogram; None without finite values."""
+        table = np.array([(b.low_value, b.high_value, b.sample_count) for b in buckets])
+        table = table[np.isfinite(table[:, :2]).all(axis=1)]
+        if not len(table) or table[:, 2].sum() <= 0:
+            return None
+        cumulative = np.append(0.0, np.cumsum(table[:, 2])) / table[:, 2].sum()
+        return cls(np.append(table[0, 0], table[:, 1]), np.minimum(cumulative, 1.0))
 
 
 @dataclass(frozen=True)
@@ -121,24 +143,25 @@ class _View:
         return [b for one in self.number.histograms if one.type == kind for b in one.buckets]
 
     @cached_property
-    def curve(self) -> Curve | None:
+    def curve(self) -> _Curve | None:
         """CDF of the finite values: steps for few integers, else by quantiles, and beyond these by wide buckets."""
-        curves = [curve_of(one) for one in self.number.histograms if one.type in (0, 1) and one.buckets]
+        curves = [_Curve.of(one.buckets) for one in self.number.histograms if one.type in (0, 1) and one.buckets]
         known = [each for each in curves if each is not None]
         if len(known) < 2:
             return known[0] if known else None
         standard, quantiles = known
-        if self.integer and standard.x[0, -1] - standard.x[0, 0] < FEW_INTEGERS:
-            integers = np.arange(standard.x[0, 0], standard.x[0, -1] + 1)
-            upper: Any = np.searchsorted(standard.x[0, 1:], integers, side="left") + 1
-            upto: Any = np.append(standard.f[0, upper[1:] - 1], 1.0)
-            return Curve(
-                np.repeat(integers, 2)[None], np.sort(np.concatenate([[0.0], upto[:-1], upto]))[None], standard.infinite
-            )
-        if quantiles.infinite.any():
+        if self.integer and standard.x[-1] - standard.x[0] < FEW_INTEGERS:
+            integers = np.arange(standard.x[0], standard.x[-1] + 1)
+            upper: Any = np.searchsorted(standard.x[1:], integers, side="left") + 1
+            upto: Any = np.append(standard.f[upper[1:] - 1], 1.0)
+            return _Curve(np.repeat(integers, 2), np.sort(np.concatenate([[0.0], upto[:-1], upto])))
+        if any(b.sample_count and not np.isfinite([b.low_value, b.high_value]).all() for b in self.buckets(1)):
             return standard
-        outer = (standard.f[0] < OUTER) | (standard.f[0] > 1 - OUTER)
-        return join(quantiles, Curve(standard.x[:, outer], standard.f[:, outer], standard.infinite))
+        outer = (standard.f < OUTER) | (standard.f > 1 - OUTER)
+        # Both columns ascend, so sorting them apart keeps the pairs together.
+        return _Curve(
+            np.sort(np.append(quantiles.x, standard.x[outer])), np.sort(np.append(quantiles.f, standard.f[outer]))
+        )
 
 
 _LINE = (
@@ -210,16 +233,16 @@ def _deciles(number: Any, view: _View) -> Iterable[float]:
     else:
         curve = view.curve
         assert curve is not None
-        inner = np.interp(np.linspace(0, 1, DECILES)[1:-1], curve.f[0], curve.x[0])
+        inner = np.interp(np.linspace(0, 1, DECILES)[1:-1], curve.f, curve.x)
     return [number.min, *inner, number.max]
 
 
-def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
+def _small_histogram(view: _View, curve: _Curve, digits: int) -> list[Any]:
     """Returns ``[from, to, shares]``: equally wide buckets, in ten-thousandths; for few integers one bucket each."""
-    low, high = float(curve.x[0, 0]), float(curve.x[0, -1])
+    low, high = float(curve.x[0]), float(curve.x[-1])
     shares: Any
     if view.integer and high - low < FEW_INTEGERS:
-        shares = np.diff(np.append(0.0, curve.at(np.arange(low, high + 1)[None])[0]))
+        shares = np.diff(np.append(0.0, np.interp(np.arange(low, high + 1), curve.x, curve.f)))
         low, high = low - 0.5, high + 0.5
     else:
         counts: Any = np.array([b.sample_count for b in view.buckets(0) if math.isfinite(b.low_value + b.high_value)])
