@@ -77,7 +77,7 @@ def ingest_table(
             source that is not ``may_be_empty``.
         HopsError: as the reader.
     """
-    # Spark takes patterns for paths, and the manifest lies beside the tables.
+    # Spark 3.5: takes paths for patterns, and the manifest lies beside the tables.
     if not _TABLE.fullmatch(table) or table == MANIFEST_NAME or len(table.encode()) > _MOST_BYTES:
         raise BadInput(
             f"sources has a table {table[:60]!r}; expected a name that can be a folder's: without / \\ * ? [ ] {{ }} "
@@ -99,6 +99,24 @@ def ingest_table(
             f"from {counts.earliest or 'nothing'} to {counts.latest or 'nothing'}"
         )
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
+
+
+def ingest_staged(
+    table: str, staged: RowSource, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
+) -> tuple[WindowCounts, list[FileEntry]]:
+    """Returns what :func:`ingest_table` does of the files that a reader has staged here, as its second half."""
+    counts = WindowCounts()
+    rows, files = ingest_table(
+        table,
+        staged,
+        window,
+        folder,
+        pool if pool.runs_here else IN_PROCESS,
+        lambda share, text: progress(0.5 + share / 2, text),
+        warn=counts.warnings.append,
+    )
+    counts.rows_in, counts.rows_out, counts.rejected = rows.rows_in, rows.rows_out, dict(rows.rejected)
+    return counts, files
 
 
 def _read_by(

@@ -6,8 +6,8 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,21 @@ _ALSO = {"timestamp_ms": "request_time", "served_entity_id": "request_metadata.m
 
 
 @dataclass(frozen=True)
+class LogObject:
+    """An object of a log, or None for what is none, at a place of a file.
+
+    ``size`` is in bytes, ``number`` that of the window which read it first, and ``part`` the position in the plan.
+    """
+
+    value: Any
+    where: str
+    size: int
+    path: str
+    number: int
+    part: int
+
+
+@dataclass(frozen=True)
 class LogEntry:
     """A request, or a row of one, in a log.
 
@@ -44,8 +59,8 @@ class LogEntry:
         where: Place in the log.
         number: Number of the window that read it first.
         request_id: Its id.
-        row: Number of its first row.
         at_us: Time, microseconds since the epoch.
+        row: Number of its first row.
         version: Name of the version that answered, in the log's words.
         endpoint: Name of the endpoint; None if the log has none.
         inputs: The request: a body, or features by name.
@@ -59,12 +74,12 @@ class LogEntry:
     where: str
     number: int
     request_id: str
-    row: int
     at_us: int
-    version: str
-    endpoint: str | None
-    inputs: Any
-    outputs: Any
+    row: int = 0
+    version: str = ""
+    endpoint: str | None = None
+    inputs: Any = None
+    outputs: Any = None
     labels: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
     encoding: str | None = None
@@ -91,8 +106,8 @@ class LogEntry:
         }
 
 
-def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:
-    """Yields the objects in a part of a file, each with its place and size; None instead of what is no JSON object.
+def read_part(fs: Any, part: LogPart, index: int, source: CapturedSource) -> Iterator[LogObject]:
+    """Yields the objects in a part of a file, which is at a position in the plan.
 
     Raises:
         BadInput: the file is damaged.
@@ -101,7 +116,8 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
     try:
         with fs.open(part.path, "rb") as stream:
             if part.format == "parquet":
-                yield from _parquet(stream, part.path, source)
+                for place, value in _parquet(stream, source):
+                    yield LogObject(value, f"{part.path}, {place}", _size(value), part.path, part.number, index)
                 return
             stream.seek(part.start)
             position = part.start
@@ -109,8 +125,8 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
                 place = f"line {number}" if not part.start else f"byte {position}"
                 position += length
                 text = line.removeprefix(b"\xef\xbb\xbf").strip()
-                if text:
-                    yield from _objects(text, f"{part.path}, {place}")
+                for where, value, size in _objects(text, f"{part.path}, {place}") if text else ():
+                    yield LogObject(value, where, size, part.path, part.number, index)
     except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowInvalid) as error:
         raise UnreadableFile(part.path, f": the file is damaged, or not finished ({error})") from error
     except FileNotFoundError:
@@ -149,7 +165,7 @@ def _objects(text: bytes, where: str) -> Iterator[tuple[str, Any, int]]:
         yield place, value if isinstance(value, dict) else None, size
 
 
-def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:
+def _parquet(stream: Any, source: CapturedSource) -> Iterator[tuple[str, dict[str, Any]]]:
     metadata = pq.read_metadata(stream)
     leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     # As dictionaries, which have a text of many rows once.
@@ -165,19 +181,19 @@ def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[s
         wanted = [name for name in dict.fromkeys(each.partition(".")[0] for each in _fields(source)) if name in known]
         whole = [each for each in _fields(source) if each in known]
         number = 0
-        columns = list(dict.fromkeys([*wanted, *whole, *_also(known)]))
+        also = [name for name in ("request_time", "request_metadata", "status_code") if name in known]
+        columns = list(dict.fromkeys([*wanted, *whole, *also]))
         for batch in file.iter_batches(rows, columns=columns):
             for values in zip(*map(_values, batch.columns), strict=True):
                 number += 1
-                yield f"{path}, row {number}", dict(zip(batch.schema.names, values, strict=True)), _size(values)
+                yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))
 
 
-def _size(values: Iterable[Any]) -> int:
+def _size(value: Any) -> int:
     """Returns the bytes of texts, also in objects."""
-    return sum(
-        len(value) if isinstance(value, str | bytes) else _size(value.values()) if isinstance(value, dict) else 8
-        for value in values
-    )
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def _values(array: pa.Array) -> list[Any]:
@@ -193,10 +209,6 @@ def _values(array: pa.Array) -> list[Any]:
         return [each if valid else None for each, valid in zip(objects, is_valid, strict=True)]
     values: list[Any] = array.to_pylist()
     return values
-
-
-def _also(known: list[str]) -> list[str]:
-    return [name for name in ("request_time", "request_metadata", "status_code") if name in known]
 
 
 def _fields(source: CapturedSource) -> list[str]:
@@ -257,21 +269,18 @@ def time_us(value: Any, source: CapturedSource, name: str, where: str) -> int:
     return result
 
 
-def entries_of(
-    value: Mapping[str, Any], number: int, path: str, where: str, size: int, source: CapturedSource
-) -> LogEntry:
+def entry_of(item: LogObject, source: CapturedSource) -> LogEntry:
     """Returns what an object of a log says of a request, except a KServe event.
 
     Raises:
         Unusable: a field is missing or has another form, or the request was not answered.
     """
-    if source.layout == "sagemaker":
-        return _of_sagemaker(value, number, path, where, size, source)
-    return _of_fields(value, number, where, size, source)
+    return _of_sagemaker(item, source) if source.layout == "sagemaker" else _of_fields(item, source)
 
 
-def common_fields(value: Mapping[str, Any], number: int, where: str, source: CapturedSource) -> dict[str, Any]:
-    """Returns the fields of an entry that all layouts have; raises Unusable."""
+def common_entry(item: LogObject, source: CapturedSource) -> LogEntry:
+    """Returns an entry with the fields that all layouts have; raises Unusable."""
+    value, where = item.value, item.where
     request_id = find_field(value, str(source.request_id), where)
     is_id = isinstance(request_id, str | int) and not isinstance(request_id, bool) and request_id != ""
     if not is_id or len(str(request_id)) > _MOST_ID or not is_unicode(str(request_id)):
@@ -279,7 +288,7 @@ def common_fields(value: Mapping[str, Any], number: int, where: str, source: Cap
         raise Unusable("without an id", f"{where}: {text}, of at most {_MOST_ID} characters")
     name = _present(str(source.captured_at), value, source)
     at_us = time_us(find_field(value, name, where), source, name, where)
-    return {"where": where, "number": number, "request_id": str(request_id), "at_us": at_us}
+    return LogEntry(where, item.number, str(request_id), at_us, size=item.size, parts=(item.part,))
 
 
 def is_unicode(text: str) -> bool:
@@ -321,8 +330,8 @@ def name_of(value: Any) -> str:
     return "" if value is None else str(value)[:_MOST_ID]
 
 
-def _of_fields(value: Mapping[str, Any], number: int, where: str, size: int, source: CapturedSource) -> LogEntry:
-    common = common_fields(value, number, where, source)
+def _of_fields(item: LogObject, source: CapturedSource) -> LogEntry:
+    value, where, common = item.value, item.where, common_entry(item, source)
     status = value.get("status_code") if source.layout == "databricks" else None
     if isinstance(status, int) and status not in _OK:
         raise Unusable(f"answered with status {status}", is_fault=False)
@@ -348,28 +357,25 @@ def _of_fields(value: Mapping[str, Any], number: int, where: str, size: int, sou
                 raise Unusable("without a response", is_fault=False)
             outputs = answer_of(outputs, None, source, f"{where}, response")
     version = find_field(value, _present(source.version, value, source), where) if source.version else ""
-    return LogEntry(
-        **common,
+    return replace(
+        common,
         row=row,
         version=name_of(version),
         endpoint=name_of(find_field(value, source.endpoint_field, where)) if source.endpoint_field else _model(outputs),
         inputs=inputs,
         outputs=outputs,
         labels={name: find_field(value, path, where) for name, path in source.labels.items()},
-        size=size,
     )
 
 
-def _of_sagemaker(
-    value: Mapping[str, Any], number: int, path: str, where: str, size: int, source: CapturedSource
-) -> LogEntry:
+def _of_sagemaker(item: LogObject, source: CapturedSource) -> LogEntry:
     """Returns an entry of SageMaker's data capture, below ``<endpoint>/<variant>/<year>/<month>/<day>/<hour>/``."""
-    place = _SAGEMAKER.search(path)
+    value, where, place = item.value, item.where, _SAGEMAKER.search(item.path)
     if place is None:
         raise Unusable(
             "of another folder",
-            f"{path}: expected data capture's folders, <endpoint>/<variant>/<yyyy>/<mm>/<dd>/<hh>/, before the file's "
-            "name",
+            f"{item.path}: expected data capture's folders, <endpoint>/<variant>/<yyyy>/<mm>/<dd>/<hh>/, before the "
+            "file's name",
         )
     capture = find_field(value, "captureData", where)
     request, answer = (capture.get(f"endpoint{side}") if isinstance(capture, Mapping) else None for side in _SIDES)
@@ -378,20 +384,17 @@ def _of_sagemaker(
         raise Unusable("without 'endpointInput'", text)
     if answer is None and source.mode == "all":
         raise Unusable("without a response", is_fault=False)
-    common = common_fields(value, number, where, source)
-    outputs = None
+    common, outputs = common_entry(item, source), None
     if source.mode == "all":
         data, encoding = (find_field(answer, name, f"{where}, endpointOutput") for name in ("data", "encoding"))
         outputs = answer_of(data, encoding, source, f"{where}, endpointOutput")
     labels = {name: find_field(value, field_, where) for name, field_ in source.labels.items()}
-    return LogEntry(
-        **common,
-        row=0,
+    return replace(
+        common,
         version=place[2],
         endpoint=place[1],
         inputs=find_field(request, "data", f"{where}, endpointInput"),
         outputs=outputs,
         labels=labels,
-        size=size,
         encoding=request.get("encoding"),
     )

@@ -6,7 +6,6 @@ import logging
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +16,17 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.captured_logs.core.source import CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import WindowPlan
 from airflow_hops.extensions.captured_logs.ml.bodies import Columns
-from airflow_hops.extensions.captured_logs.ml.entries import LogEntry, entries_of, read_part
+from airflow_hops.extensions.captured_logs.ml.entries import LogEntry, entry_of, read_part
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, shown
 from airflow_hops.extensions.captured_logs.ml.kserve import KServeEvents
 from airflow_hops.extensions.captured_logs.ml.left_out import LeftOut
 from airflow_hops.extensions.captured_logs.ml.plan import open_log
 from airflow_hops.extensions.captured_logs.ml.rows import FACTS, StagedRows
 from airflow_hops.extensions.captured_logs.ml.taken import OTHER, Taking
-from airflow_hops.ml.ingest.reader import Progress, ingest_table
+from airflow_hops.ml.ingest.reader import Progress, ingest_staged
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import Pool
 
 log = logging.getLogger(__name__)
 
@@ -72,23 +71,11 @@ def copy_log(
             facts = pa.schema([(name, kind) for name, kind in FACTS.items() if name in (source.columns or FACTS)])
             counts = WindowCounts(sum(left_out.rows.values()), 0, left_out.rows)
             return counts, folder.write_empty(table, facts)
-        chosen = pool if pool.runs_here else IN_PROCESS
         # Without an end, all that is there is planned, whatever the window's start.
         whole = Window(window.start if planned.end is None else None, None)
-        warnings = list[str]()
-        written, files = ingest_table(
-            table,
-            staged,
-            whole,
-            folder,
-            chosen,
-            lambda share, text: progress(0.5 + share / 2, text),
-            warn=warnings.append,
-        )
-    counts = WindowCounts(0, written.rows_out, left_out.rows, warnings=warnings)
-    for reason, number in written.rejected.items():
-        counts.reject(reason, number)
-    counts.rows_in = written.rows_out + sum(counts.rejected.values())
+        written, files = ingest_staged(table, staged, whole, folder, pool, progress)
+    counts = WindowCounts(sum(left_out.rows.values()), 0, left_out.rows, warnings=written.warnings)
+    counts.add([written])
     return counts, files
 
 
@@ -167,15 +154,14 @@ def read_entries(
         for index, part in enumerate(plan.parts):
             is_new = part.number == plan.number
             try:
-                for where, value, size in read_part(fs, part, source):
+                for item in read_part(fs, part, index, source):
                     try:
-                        if value is None:
-                            raise Unusable("no JSON object", f"{where}: the line is cut off, damaged or too large")
+                        if item.value is None:
+                            raise Unusable("no JSON object", f"{item.where}: the line is cut off, damaged or too large")
                         if events is None:
-                            entry = entries_of(value, part.number, part.path, where, size, source)
-                            yield replace(entry, parts=(index,))
+                            yield entry_of(item, source)
                         else:
-                            events.add(value, part.number, index, where, size)
+                            events.add(item)
                     except Unusable as error:
                         left_out.add(error, 1 if is_new else 0, is_said=part.is_seen)
             except FileNotFoundError:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from airflow_hops.extensions.captured_logs.core.source import CapturedSource
-from airflow_hops.extensions.captured_logs.ml.entries import LogEntry, answer_of, common_fields, find_field, name_of
+from airflow_hops.extensions.captured_logs.ml.entries import (
+    LogEntry,
+    LogObject,
+    answer_of,
+    common_entry,
+    find_field,
+    name_of,
+)
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, shown
 
 # Clients choose ids, and two requests may have the same. A request is joined with a response only if no other can be
@@ -77,12 +84,13 @@ class KServeEvents:
         self._source, self._bodies = source, bodies
         self._events: dict[str, list[_Event]] = {}
 
-    def add(self, value: Mapping[str, Any], number: int, part: int, where: str, size: int) -> None:
+    def add(self, item: LogObject) -> None:
         """Adds an event.
 
         Raises:
             Unusable: it is not such an event, or of another kind.
         """
+        value, where = item.value, item.where
         kind = str(find_field(value, "type", where))
         is_request = kind == f"{_EVENTS}request"
         if not is_request and kind != f"{_EVENTS}response":
@@ -91,15 +99,10 @@ class KServeEvents:
             return
         is_encoded = "data_base64" in value
         body = [value["data_base64"] if is_encoded else find_field(value, "data", where), is_encoded]
-        entry = LogEntry(
-            **common_fields(value, number, where, self._source),
-            row=0,
+        entry = replace(
+            common_entry(item, self._source),
             version=name_of(value.get(str(self._source.version))),
             endpoint=name_of(find_field(value, str(self._source.endpoint_field), where)),
-            inputs=None,
-            outputs=None,
-            size=size,
-            parts=(part,),
         )
         position = self._bodies.seek(0, 2)
         pickle.dump(body, self._bodies)

@@ -29,14 +29,14 @@ from airflow_hops.extensions.streams.core.ranges import check_stored
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX, Topic, kafka_library
 from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
-from airflow_hops.extensions.streams.ml.message_types import Poison, signed
+from airflow_hops.extensions.streams.ml.message_types import Poison
 from airflow_hops.extensions.streams.ml.message_values import Registry, decode_json
-from airflow_hops.ml.ingest.reader import Progress, ingest_table
+from airflow_hops.ml.ingest.reader import Progress, ingest_staged
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.types import CALENDAR_S
-from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import Pool
 
 # Offsets make an ingest repeatable: the task plans the range of each partition first and stores it; every try, cache
 # look-up and rerun reads exactly this range. Reading does not use consumer groups and commits no offsets to Kafka. A
@@ -98,7 +98,7 @@ def ingest_topic(
             progress(0.5 * done / total, f"{done} of {total} offsets")
         staged = values.source()
         rejected.flush()
-        entries, warnings = [FileEntry(**entry) for entry in uploaded], list[str]()
+        entries = [FileEntry(**entry) for entry in uploaded]
         for reason, records in rejected.reasons.items():
             log.warning(
                 "%s: %d records are set aside in %s/%s: %s", source.uri, records, REJECTED_FOLDER, table, reason
@@ -112,21 +112,13 @@ def ingest_topic(
                 f"table {table!r}: {source.uri!r} has no usable records in {_text(ranges)} ({reasons or 'empty'})"
             )
         try:
-            counts, files = ingest_table(
-                table,
-                staged,
-                window,
-                folder,
-                pool if pool.runs_here else IN_PROCESS,
-                lambda share, text: progress(0.5 + share / 2, text),
-                warn=warnings.append,
-            )
+            counts, files = ingest_staged(table, staged, window, folder, pool, progress)
         except BadInput as error:
             raise BadInput(f"table {table!r}: {values.with_offsets(str(error))}") from error
-    reasons_of_all = {**counts.rejected, **rejected.reasons}
-    rows_in = counts.rows_in + sum(rejected.reasons.values())
-    totals = WindowCounts(rows_in=rows_in, rows_out=counts.rows_out, rejected=reasons_of_all, warnings=warnings)
-    return totals, [*files, *entries]
+    for reason, records in rejected.reasons.items():
+        counts.rows_in += records
+        counts.reject(reason, records)
+    return counts, [*files, *entries]
 
 
 def read_records(topic: Topic, ranges: TopicRanges, *, allow_gaps: bool = False) -> Iterator[tuple[list[Any], int]]:
@@ -237,9 +229,7 @@ class _Values:
             self._add_line(facts, value[5:] if self._registry is not None else value)
             return
         if key not in self._rows:
-            schema_of_user = self._source.schema
-            columns = [(each.name, each.type if each.name in schema_of_user else signed(each.type)) for each in type_]
-            self._rows[key] = [], pa.schema([*_TYPES.items(), *columns])
+            self._rows[key] = [], pa.schema([*_TYPES.items(), *((each.name, each.type) for each in type_)])
         rows, schema = self._rows[key]
         rows.append(({**facts, **fields}, record))
         if len(rows) >= _FILE_ROWS:
