@@ -14,7 +14,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.errors import HopsError
 from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.extensions.captured_logs.ml.plan import plan_logs
 from airflow_hops.ml.ingest import Window, ingest_table
@@ -31,6 +30,7 @@ from airflow_hops.ml.step.context import made_current
 from tests.ml.extensions.captured_logs import logs
 from tests.ml.extensions.captured_logs.test_empty_windows import events_of
 from tests.ml.extensions.captured_logs.test_windows import HOUR_S, LOOKBACK, entry, hourly, window
+from tests.ml.taken_histories import Runs
 
 HOURS = 4
 KINDS = ("rotate", "copytruncate", "compress", "move", "rename", "join", "copy", "touch", "compact")
@@ -95,60 +95,32 @@ class Files:
 
 
 @dataclass
-class Runs:
-    """Runs of the windows of a log, and the rows in their snapshots."""
+class LogRuns(Runs):
+    """Runs of the windows of a log; ``options`` are the versions that the source names."""
 
     make_context: Any
     folder: Path
     source: CapturedSource
-    snapshots: dict[int, list[str]] = field(default_factory=dict)
-    versions: dict[int, Any] = field(default_factory=dict)
     runs: int = 0
 
     def plan(self, hour: int) -> tuple[Any, Any]:
         self.runs += 1
         context = self.make_context(run_id=f"run-{self.runs}", task_id=f"ingest-{self.folder.name}")
-        (plan,) = plan_logs(context, sources={"log": self.source.to_dict()}, window=list(window(hour))).values()
+        source = replace(self.source, versions=self.options)
+        (plan,) = plan_logs(context, sources={"log": source.to_dict()}, window=list(window(hour))).values()
         return context, json.loads(json.dumps(plan))
 
-    def read(self, hour: int, context: Any, plan: Any) -> list[str]:
+    def read(self, hour: int, plan: tuple[Any, Any]) -> list[str]:
         self.runs += 1
-        folder = self.folder / str(self.runs)
+        folder, source = self.folder / str(self.runs), replace(self.source, versions=self.options)
         folder.mkdir()
-        with made_current(context):
-            ingest_table("log", self.source, Window.parse(*window(hour)), OutputFolder(str(folder)), plan=plan)
+        with made_current(plan[0]):
+            ingest_table("log", source, Window.parse(*window(hour)), OutputFolder(str(folder)), plan=plan[1])
         tables = [pq.read_table(path) for path in folder.glob("log/*.parquet")]
         return sorted(name for table in tables for name in table["request_id"].to_pylist())
 
-    def run(self, hour: int, ends_before: str = "") -> None:
-        """Runs a window to its end, or until it is killed."""
-        context, plan = self.plan(hour)
-        if ends_before == "read":
-            return
-        rows = self.read(hour, context, plan)
-        if ends_before == "commit":
-            return
-        logs.commit(context, plan)
-        self.keep(hour, rows)
-
-    def keep(self, hour: int, rows: list[str]) -> None:
-        """Keeps a snapshot; a window that was taken has the same rows again, and more by a source of more versions."""
-        former, versions = self.snapshots.get(hour, rows), self.versions.get(hour, self.source.versions)
-        assert former == rows or (versions != self.source.versions and set(former) < set(rows)), f"hour {hour}"
-        self.snapshots[hour], self.versions[hour] = rows, self.source.versions
-
-    def run_both(self, first: int, second: int, rng: random.Random) -> None:
-        """Runs two windows, or one twice, at the same time; a run that is refused is tried again."""
-        plans = {(number, hour): self.plan(hour) for number, hour in enumerate((first, second))}
-        reads = {run: self.read(run[1], *plan) for run, plan in plans.items()}
-        for run in rng.sample([*plans], 2):
-            context, plan = plans[run]
-            try:
-                logs.commit(context, plan)
-            except HopsError:
-                self.run(run[1])
-            else:
-                self.keep(run[1], reads[run])
+    def commit(self, plan: tuple[Any, Any]) -> None:
+        logs.commit(*plan)
 
 
 def simulate(seed: int, make_context: Any, folder: Path) -> Counter[str]:
@@ -161,7 +133,7 @@ def simulate(seed: int, make_context: Any, folder: Path) -> Counter[str]:
         options = {"layout": "kserve", "versions": {"1": 1}, "lookback": LOOKBACK}
         source, kinds = CapturedSource(str(folder / "log"), model="m", **options), KINDS[:-1]
     files = Files(rng, folder / "log", kinds)
-    runs = Runs(make_context, folder / f"snapshots-{seed}", source)
+    runs = LogRuns(make_context, folder / f"snapshots-{seed}", source)
     events = Counter[str]()
     late: dict[int, list[dict[str, Any]]] = {}
     entries = [
@@ -169,44 +141,23 @@ def simulate(seed: int, make_context: Any, folder: Path) -> Counter[str]:
         for number in range(rng.randint(5, 15))
     ]
     honest = [each for each in entries if each["t"] >= entry(0, 0)["t"]]
-    runs.source = replace(source, versions={"1": 1})
+    runs.options = {"1": 1}
     change = rng.choice([0, 2, 4])
     for each in entries:
         hour = max(0, int((each["t"] - entry(0, 0)["t"]) // HOUR_S))
         for line in events_of([each]) if of_kserve else [each]:
             for _ in range(rng.choice([1, 1, 1, 2, 3])):
                 late.setdefault(hour + rng.choice([-1, 0, 0, 0, 1, 2]), []).append(line)
-    missed = set[int]()
-    for hour in range(-1, HOURS + LOOKBACK + 1):
+    for hour in runs.history(rng, HOURS + LOOKBACK + 1, HOURS + LOOKBACK - 1, events):
         for each in rng.sample(lines := late.get(hour, []), len(lines)):
             files.deliver(each)
             if rng.random() < 0.1:
                 events[files.change()] += 1
         for _ in range(rng.choice([0, 1, 1, 2])):
             events[files.change()] += 1
-        if hour < 0:
-            continue
         if hour == change:
-            runs.source = replace(source, versions={"1": 1, "2": 2})
-        is_last = hour >= HOURS + LOOKBACK - 1
-        fate = rng.choice(["ends", "ends", "read", "commit", "both", "twice", *(["never"] if hour else [])])
-        events[fate] += 1
-        if is_last or fate == "ends":
-            runs.run(hour)
-        elif fate in ("read", "commit"):
-            runs.run(hour, fate)
-            missed.add(hour)
-        elif fate == "never":
-            missed.add(hour)
-        else:
-            runs.run_both(hour, hour if fate == "twice" or not hour else hour - 1, rng)
-        if rng.random() < 0.3 and hour:  # a former one is cleared, or begins late
-            again = rng.randrange(hour)
-            events["late" if again in missed else "cleared"] += 1
-            runs.run(again, rng.choice(["", "", "read", "commit"]))
-    for hour in rng.sample([*runs.snapshots], min(3, len(runs.snapshots))):
-        runs.run(hour)
-    taken = Counter(name for rows in runs.snapshots.values() for name in rows)
+            runs.options = {"1": 1, "2": 2}
+    taken = runs.counts()
     sure = Counter(each["id"] for each in honest if each["v"] == 1 or not change)
     assert sure <= taken <= Counter(each["id"] for each in honest), f"seed {seed}"
     return events
