@@ -7,14 +7,13 @@ entries that it has taken.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.plans import Plans
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan, WindowRead
@@ -34,23 +33,22 @@ class LogRecords(Plans):
         """Returns the records that a plan is among."""
         return cls(store, f"{store.root}/{plan.folder}")
 
-    def state(self, lookback: int, log: str) -> LogState:
-        """Returns the state of a log; versions before 29 November 2026 had it at an address with a digest of the log's.
+    def state(self) -> LogState:
+        """Returns the state of a log.
 
         Raises:
             BadInput: it cannot be read.
         """
-        former_uri = f"{self.folder}-{hashlib.sha256(log.encode()).hexdigest()[:12]}/log.json"
-        for uri in (self.uri("log.json"), former_uri):
-            with suppress(FileNotFoundError):
-                try:
-                    return LogState.read(self.store.read_json(uri), lookback)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise BadInput(
-                        f"{uri}: not the windows of a log ({error}); restore it, or remove it to begin again"
-                    ) from error
-        # No plan may equal one of a state that was removed, as steps are cached.
-        return LogState(number=time.time_ns() // 1000)
+        uri = self.uri("log.json")
+        try:
+            return LogState.from_dict(self.store.read_json(uri))
+        except FileNotFoundError:
+            # No plan may equal one of a state that was removed, as steps are cached.
+            return LogState(number=time.time_ns() // 1000)
+        except (TypeError, ValueError) as error:
+            raise UnreadableFile(
+                uri, f": not the windows of a log ({error}); restore it, or remove it to begin again"
+            ) from error
 
     def write(self, state: LogState, former: LogState) -> None:
         """Writes the state, and removes the files of windows that are no longer in it."""
@@ -60,7 +58,7 @@ class LogRecords(Plans):
                 self.store.remove_text(self.uri(name))
 
     def plan(self, number: int) -> WindowPlan:
-        """Returns a plan. Raises FileNotFoundError for one of an older version."""
+        """Returns a plan."""
         return WindowPlan.from_dict(self.store.read_json(self.uri(f"{number}.json")))
 
     def commit(self, plan: WindowPlan) -> None:

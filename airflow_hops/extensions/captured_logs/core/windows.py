@@ -15,9 +15,8 @@ changed, it is planned again, with the same parts and without the entries of oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.json_fields import JsonFields
@@ -39,7 +38,6 @@ class LogPart(JsonFields):
         born: As of the file.
         is_seen: Whether a window of another name has failed with it, and has said what cannot be read in it.
         due_us: End of the windows that have read it, which have counted what they left out before; None without one.
-        taken_us: Time up to which windows of older versions have taken its entries; None otherwise.
         future_us: Time from which on its entries were left out for good; None for no such time.
         first_us: Time of the oldest entry that no window has taken, in microseconds since the epoch; None without one.
         last_us: Time of the newest such entry.
@@ -53,7 +51,6 @@ class LogPart(JsonFields):
     born: int = 0
     is_seen: bool = False
     due_us: int | None = None
-    taken_us: int | None = None
     future_us: int | None = None
     first_us: int | None = None
     last_us: int | None = None
@@ -187,7 +184,7 @@ class LogWindow(JsonFields):
         end: As of the plan.
         horizon: Its end, or else the time of the plan.
         is_taken: Whether its step has succeeded.
-        entries: As :class:`WindowRead`; 0 for windows of older versions.
+        entries: As :class:`WindowRead`.
         first_us: As :class:`WindowRead`.
         last_us: As :class:`WindowRead`.
     """
@@ -221,31 +218,6 @@ class LogState(JsonFields):
     forgotten: int | None = None
     files: tuple[LogFile, ...] = ()
     parts: tuple[LogPart, ...] = ()
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any], lookback: int) -> LogState:
-        """Reads the state of this or an older version, in which a window was taken once it was planned."""
-        if "dropped" not in value:
-            return cls.from_dict(value)
-        first, ends = int(value["dropped"]), [end for _, end, _ in value["windows"]]
-        horizon, windows = 0, list[LogWindow]()
-        for number, (key, end, _) in enumerate(value["windows"], first):
-            horizon = horizon if end is None else end
-            windows.append(LogWindow(number, key, end, horizon, is_taken=True))
-        number = first + len(windows)
-        taken = None if not ends else 2**62 if ends[-1] is None else ends[-1]
-        parts = [LogPart.from_dict(part) for part in value["parts"]]
-        return cls(
-            tuple(windows),
-            number,
-            value["first_start"],
-            files=tuple(replace(file, born=0, read=file.end) for file in map(LogFile.from_dict, value["files"])),
-            parts=tuple(
-                replace(part, taken_us=taken, first_us=-(2**62), last_us=2**62)
-                for part in parts
-                if part.number >= number - 2 * lookback
-            ),
-        )
 
     def window(self, key: str, *, is_taken: bool = False) -> LogWindow | None:
         """Returns the newest plan of a window, or the one that was taken; None if there is none."""
@@ -286,7 +258,7 @@ class LogState(JsonFields):
                 continue
             if file.path in names and file.format == "lines":
                 return f"{file.path}: the file was replaced; entries after its first {file.end} bytes may be lost"
-            left = (p for p in self.parts if (p.path, p.born) == (file.path, file.born) and p.taken_us is None)
+            left = (p for p in self.parts if (p.path, p.born) == (file.path, file.born))
             if file.read < file.end or any(part.last_us is not None and part.last_us >= waiting for part in left):
                 return f"{file.path}: the file was removed or replaced before a window had read all of it"
         return None

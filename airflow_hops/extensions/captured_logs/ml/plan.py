@@ -76,7 +76,7 @@ def _plan(
         else f"{sortable(start.isoformat()) if start else 'first'} to {sortable(end.isoformat())}"
     )
     with records.held():
-        former = records.state(source.lookback, source.uri)
+        former = records.state()
         files, names = find_files(source, former.files)
         state = former.found(files, key)
         if not source.log.startswith(DELTA) and (lost := former.lost(files, names)) is not None:
@@ -87,13 +87,7 @@ def _plan(
             )
         taken = None
         for known in filter(None, (state.window(key), state.window(key, is_taken=True))):
-            try:
-                plan = records.plan(known.number)
-            except FileNotFoundError:
-                raise BadInput(
-                    f"window {key}: an older version of airflow-hops has taken it, without a list of its entries; its "
-                    "snapshot stays as it is"
-                ) from None
+            plan = records.plan(known.number)
             is_current = state.is_current(plan)
             if is_current and plan.source == digest:
                 return replace(plan, known=state.known(plan)).to_dict()

@@ -106,10 +106,6 @@ class Taking:
         parts = [self.plan.parts[part] for part in entry.parts]
         if self._again is not None:
             return ""
-        if all(part.taken_us is not None and entry.at_us < part.taken_us for part in parts):  # by an older version
-            if self._own.get(key := _key(entry)) is None:
-                self._take(entry, key, _content(entry))
-            return None
         reason = self.plan.judge(entry.at_us, parts)
         if reason != "" and reason != IN_THE_FUTURE:
             self.leave(entry)
@@ -184,7 +180,7 @@ class Taking:
         for index, part in enumerate(self.plan.parts):
             oldest, newest = self._left.get(index, (None, None))
             due = max(part.due_us or 0, 2**62 if self.plan.end is None else self.plan.end)
-            parts.append(replace(part, due_us=due, taken_us=None, first_us=oldest, last_us=newest))
+            parts.append(replace(part, due_us=due, first_us=oldest, last_us=newest))
         read = WindowRead(len(self._own), first, last, tuple(parts))
         self._records.store.files.write(self._records.uri(f"{self.plan.number}.npy"), self._own.to_bytes())
         self._records.store.write_text(self._records.uri(f"{self.plan.number}.read.json"), json.dumps(read.to_dict()))

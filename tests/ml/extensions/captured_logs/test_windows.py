@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -245,43 +244,11 @@ def test_commit_of_a_plan_that_another_try_replaced_is_retried(make_context: Any
         ingest(hourly(log), *window(0), ends_before="commit")
     folder = store.internal("_state", "tasks", "tests", ingest.task(hourly(log)), "logs", "log")
     records = LogRecords(store, folder)
-    former = records.plan(records.state(LOOKBACK, "").windows[-1].number)
+    former = records.plan(records.state().windows[-1].number)
     for hour in (1, 0):
         ingest(hourly(log), *window(hour))
     with pytest.raises(HopsError, match="another run has taken entries of the log in the meantime"):
         records.commit(former)
-
-
-def test_state_of_the_version_before_is_read_on(make_context: Any, store: Any, tmp_path: Path) -> None:
-    """Its windows were taken once they were planned; r9, r18 and r19 waited for their time."""
-    log, ingest = tmp_path / "log" / "a.jsonl", logs.Ingests(make_context, tmp_path)
-    source, size, parts = hourly(log.parent), 0, []
-    for hour in range(3):
-        rows = [(10 * hour + number, hour * HOUR_S + number) for number in range(3)]
-        rows += [(10 * hour + 8, (hour + 1) * HOUR_S + 9), (10 * hour + 9, (hour + 2) * HOUR_S + 9)]
-        logs.append(log, [entry(number, at_s) for number, at_s in rows])
-        parts.append({"path": str(log), "format": "lines", "start": size, "end": log.stat().st_size, "number": hour})
-        size = log.stat().st_size
-    tail = hashlib.sha256(log.read_bytes()[-1024:]).hexdigest()[:16]
-    ends = [round(datetime.fromisoformat(window(hour)[1]).timestamp() * 10**6) for hour in range(3)]
-    file = {"path": str(log), "format": "lines", "size": size, "version": "1", "end": size, "tail": tail}
-    windows = [
-        ["20260921T150000.000000Z to 20260921T160000.000000Z", ends[0], None],
-        ["h1", ends[1], None],
-        ["h2", ends[2], None],
-    ]
-    state = {"windows": windows, "dropped": 0, "first_start": BEGIN_S * 10**6, "files": [file], "parts": parts}
-    digest = hashlib.sha256(source.uri.encode()).hexdigest()[:12]
-    uri = store.internal("_state", "tasks", "tests", ingest.task(source), "logs", f"log-{digest}")
-    store.write_text(f"{uri}/log.json", json.dumps(state))
-    logs.append(log, [entry(9, 2 * HOUR_S + 9), entry(40, 2 * HOUR_S)])  # a copy of what was taken, and a late one
-    with pytest.raises(BadInput, match="an older version of airflow-hops has taken it, without a list of its entries"):
-        ingest(source, *window(0))
-    table, rows = ingest(source, *window(3))
-    assert sorted(table["request_id"].to_pylist()) == ["r19", "r28", "r40"] and rows.rejected == {"delivered twice": 1}
-    logs.append(log, [entry(20, 2 * HOUR_S)])
-    table, rows = ingest(source, *window(4))
-    assert table["request_id"].to_pylist() == ["r29"] and rows.rejected == {"delivered twice": 1}
 
 
 class TestCapturedSource(SourceContract, ReaderContract):
