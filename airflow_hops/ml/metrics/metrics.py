@@ -172,9 +172,9 @@ def total_weight(weights: Array | None) -> float | None:
     return None if weights is None else float(weights.sum())
 
 
-def interval(value: float, error: float, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
-    """Returns the 95% interval of a figure with a standard error, within the figure's bounds."""
-    return max(low, value - _Z_95 * error), min(high, value + _Z_95 * error)
+def interval(value: float, error: float) -> tuple[float, float]:
+    """Returns the 95% interval of a figure with a standard error."""
+    return value - _Z_95 * error, value + _Z_95 * error
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
