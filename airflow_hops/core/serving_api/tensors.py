@@ -191,7 +191,7 @@ def _from_list(values: Any, tensor_type: TensorType) -> np.ndarray:
 
 
 def _numbers(values: Any, dtype: Any) -> np.ndarray:
-    # A slice makes a list in one step; NumPy would get each value from the protobuf container.
+    # protobuf 4.25: a slice makes a list in one step; NumPy would get each value from the protobuf container.
     if len(values) <= _AT_ONCE:
         return np.array(values[:], dtype)
     array: np.ndarray = np.empty(len(values), dtype)

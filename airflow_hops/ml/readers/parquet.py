@@ -209,7 +209,7 @@ def footer(stream: object) -> Any:
             return _without_arrow_types(stream)
         except (pa.ArrowException, OSError, ValueError):
             raise error from None
-    # Without Arrow's types, durations would be lost: Parquet has none.
+    # PyArrow 10.0: durations would be lost without its types, as Parquet has none.
     is_dropped = any(pa.types.is_fixed_size_list(item.type) or is_newer_arrow_type(item.type) for item in schema)
     if is_dropped and "duration" not in str(schema.types):
         return _without_arrow_types(stream)

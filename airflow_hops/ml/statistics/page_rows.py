@@ -98,7 +98,7 @@ def _number(array: pa.Array) -> Any:
 
 
 def _floats(array: pa.Array) -> Any:
-    if pa.types.is_float16(array.type):  # which Arrow cannot cast
+    if pa.types.is_float16(array.type):  # PyArrow 10.0: cannot cast these
         return array.to_numpy(zero_copy_only=False).astype("<f8")
     return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype("<f8")
 

@@ -62,7 +62,7 @@ def log_params(client: Any, run_id: object, params: Mapping[str, str]) -> None:
     from mlflow.entities import Param
 
     values = [Param(name, value) for name, value in masked(params).items()]
-    for first in range(0, len(values), 100):  # MLflow's limit for one call
+    for first in range(0, len(values), 100):  # MLflow 3.17: limit for one call
         client.log_batch(run_id, params=values[first : first + 100])
 
 
@@ -92,7 +92,7 @@ def log_metrics(client: Any, run_id: str, metrics: Sequence[tuple[str, float, in
     from mlflow.entities import Metric
 
     values = [Metric(name, value, at_ms, step) for name, value, step in metrics]
-    for first in range(0, len(values), 1000):  # MLflow's limit for one call
+    for first in range(0, len(values), 1000):  # MLflow 3.17: limit for one call
         client.log_batch(run_id, metrics=values[first : first + 1000])
 
 

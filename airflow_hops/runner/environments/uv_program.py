@@ -40,7 +40,7 @@ def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment variables for uv: the caller's, without those that would change the installation."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     inherited = {name: value for name, value in env.items() if name not in dropped}
-    # Under make, Horovod's build would inherit make's flags, and compile on one core.
+    # Horovod 0.28: under make, the build would inherit make's flags, and compile on one core.
     # Takes package index, links and certificates from pip's configuration, which uv does not read.
     home = Path(env.get("HOME") or "~").expanduser()
     user_folder = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
@@ -100,8 +100,8 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
     """
     settings_of_build, places = build or ({}, {})
     env = {**uv_variables(os.environ), **places}
-    # uv reads the settings of its working directory, or of a project around it (an installed package is often inside
-    # one); --config-file would hide the user's own settings, such as the package index.
+    # uv 0.13: reads the settings of its working directory, or of a project around it (an installed package is often
+    # inside one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
             variables = {"HOPS_BUILD": _build_fingerprint(env), **settings_of_build}

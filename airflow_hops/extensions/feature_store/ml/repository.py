@@ -38,7 +38,7 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
 )
 from airflow_hops.ml.step.context import StepContext, find_file
 
-# What is changed in Feast, within this process: the loading of functions from the registry (it would run code that
+# Feast 0.67: changed in it, within this process: the loading of functions from the registry (it would run code that
 # anyone who can write the registry has put there), a conversion of times, and the time zone, on which its SQLite store
 # depends. keep_newer_values() changes the store itself by triggers, so that writes of older values by any process are
 # ignored.

@@ -14,7 +14,7 @@ from airflow_hops.core.serving_api.wire import has_onnx_loops
 onnxruntime.disable_telemetry_events()
 
 _FATAL = 4
-# Key of the path of a tensor that is in another file, which onnxruntime would read, relative to the current folder.
+# onnxruntime 1.31: would read a tensor with this key from another file, relative to the current folder.
 _EXTERNAL = b"location"
 _ERRORS = (
     states.Fail,

@@ -151,7 +151,7 @@ def _load(folder: Path, options: ModelOptions) -> Any:
     unknown: list[str] = []
     try:
         with _importing, warnings.catch_warnings():
-            # Ignore warnings about another version of scikit-learn: the load either succeeds or raises.
+            # scikit-learn 1.9: warns about estimators of another version; the load either succeeds or raises.
             warnings.simplefilter("ignore")
             if is_pickled:
                 estimator = joblib.load(path)

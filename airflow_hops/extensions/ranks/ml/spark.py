@@ -186,7 +186,7 @@ class BarrierJob:
                         raise HopsError(f"Spark restarted task {partition} of the ranks' job after it had failed")
                     results[partition] = AgentTask(partition, words["host"], words["host_hash"], connection)
         finally:
-            # If Spark restarts a failed task, it cannot connect: ranks are not started twice.
+            # Spark 3.5: may restart a failed task, which cannot connect: ranks are not started twice.
             self._listener.close()
         return sorted(results.values(), key=lambda task: (task.host_hash, task.partition))
 

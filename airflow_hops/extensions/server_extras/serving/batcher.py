@@ -231,7 +231,7 @@ def _timed_out_in_queue() -> ServingError:
     return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, "Run() timeout exceeded while waiting in batching queue")
 
 
-# Limit of TensorFlow's Pad operation.
+# TensorFlow 2.16: limit of its Pad operation.
 _MAX_PADDED_RANK = 6
 
 

@@ -117,6 +117,6 @@ async def _pass_on(request: Request, url: str) -> Response:
     except httpx.HTTPError as error:
         raise HTTPException(502, f"TensorBoard does not respond ({type(error).__name__}: {error})") from error
     retained = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
-    # Responses without a policy only get ours for frames: TensorBoard's workers inherit the policy of their script.
+    # TensorBoard 2.16: workers inherit the policy of their script, so responses without one only get ours for frames.
     retained.setdefault("content-security-policy", NO_OTHER_SITE)
     return Response(answer.content, answer.status_code, retained)

@@ -135,7 +135,7 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
             mlflow.set_tracking_uri(tracking_uri)
             fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
         return described_model(fetched, context.store) or fetched
-    # Not with fsspec, which would follow a local folder's links.
+    # fsspec 2026.9: would follow a local folder's links.
     if "://" not in (local := source.removeprefix("file://")):
         path = Path(local).expanduser()
         if not path.is_absolute():
