@@ -152,7 +152,7 @@ class LauncherContract:
             process = launcher.resume(event, folder / "spec.json", variables={"CONTRACT_SECRET": "hidden"})
         list(process.lines())
         assert process.wait(_TIMEOUT_S) == 0
-        process.kill()
+        process.discard()
         result = StepResult.read(folder / "result.json")
         assert result is not None and result.value["text"] == "a"
 

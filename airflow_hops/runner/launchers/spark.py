@@ -174,6 +174,10 @@ class SparkLauncher(Launcher):
         driver.write_text(_DRIVER)
         return StepProcess.start(command, env=env, cwd=folder)
 
+    def follows(self, spec: StepSpec) -> bool:
+        """Asks the launcher of the step, with a local master."""
+        return self.step_launcher is not None and self.step_launcher.follows(spec)
+
     def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger | None:
         """Leaves a step of another launcher to its trigger, with a local master."""
         return None if self.step_launcher is None else self.step_launcher.defer(process, deferral)

@@ -16,6 +16,7 @@ from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.core.errors import HopsError, StepFailed
+from airflow_hops.extensions.kubernetes.runner.process import PodProcess
 from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.local_pods import LocalPods
@@ -104,6 +105,19 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
     answer.touch()
     assert foreign.result(60)["word"] == third.result(60)["word"] == "beside the DAG"
     assert admitted == {1, 3}, "what runs already is not refused"
+
+
+def test_result_is_taken_again_after_a_kill_before_it_was_recorded(
+    pods: LocalPods,
+    runner: Runner,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(PodProcess, "discard", lambda self: None)
+        runner.run(runner.spec("where"))
+    (name,) = pods.pods
+    runner.run(runner.spec("where", try_number=2))
+    assert list(pods.processes) == [name] and pods.pods == {}
 
 
 def test_unfetched_results_expire(

@@ -6,7 +6,8 @@
 # 2. It beats every ``beat_s`` seconds, and every half second while the pod starts, with the time of the last line that
 #    it has shown as the note. The next follower reads the log from that time on.
 # 3. The pod writes the result before its container ends. Without it, the error is the reason that Kubernetes gives.
-# 4. A kill deletes the pod, if this worker still follows it, and removes the folder.
+# 4. A kill deletes a running pod. Once the outcome is recorded, pod and folder are removed, if this worker still
+#    follows the pod; a kill of the worker before that leaves both to the next try, which takes the result again.
 # 5. A deferred task leaves the pod to a trigger (trigger.py), which follows it by the same rules, but looks at it only
 #    every few seconds. The worker of the resumed task is the next follower.
 # A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
@@ -151,7 +152,6 @@ class PodProcess(StepProcess):
 
     def check_follower(self) -> None:
         """Raises HopsError if another process follows the pod."""
-        # kill() gives the lease back itself.
         if self._pod.status.phase != "Pending" and not self._over.is_set() and not self._is_follower():
             raise HopsError(f"{full_name(self._pod)}: a later try of this task follows it now")
 
@@ -167,23 +167,27 @@ class PodProcess(StepProcess):
         return code
 
     def kill(self, grace_s: float = GRACE_S) -> None:
-        """Deletes the pod, with all that belongs to it, unless another process follows it.
+        """Deletes a pod that runs, with all that belongs to it, unless another process follows it.
 
         The step gets SIGTERM, and SIGKILL after the pod's own ``terminationGracePeriodSeconds``.
         """
-        if self._over.is_set():
-            return
-        is_running = self.poll() is None
-        self._killed = self._killed or is_running
-        self._over.set()
-        if self._is_gone or self._is_follower():
-            with contextlib.suppress(ApiException, HTTPError):
-                self._manager.delete_pod(self._pod)
-            if is_running:
-                with contextlib.suppress(Overdue):
-                    super().wait((self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S)
+        if not self._over.is_set() and self.poll() is None and self._is_follower():
+            self._killed = True
+            self._delete()
+            with contextlib.suppress(Overdue):
+                super().wait((self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S)
+
+    def discard(self) -> None:
+        """Deletes the pod and its folder in the store, unless another process follows it."""
+        if not self._over.is_set() and (self._is_gone or self._is_follower()):
+            self._delete()
             with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
                 self._store.remove_folder(self._record)
+        self._over.set()
+
+    def _delete(self) -> None:
+        with contextlib.suppress(ApiException, HTTPError):
+            self._manager.delete_pod(self._pod)
 
     @property
     def place(self) -> dict[str, str]:

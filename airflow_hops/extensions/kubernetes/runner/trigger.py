@@ -80,6 +80,7 @@ class PodTrigger(BaseTrigger):
         """Deletes the pod, unless another try of the task follows it already."""
         process = self._process or await self._attach()
         await _in_thread(process.kill)
+        await _in_thread(process.discard)
 
     async def _follow(self) -> None:
         until, attaches_by = self.deferral["until"], time.monotonic() + _ATTACH_S
