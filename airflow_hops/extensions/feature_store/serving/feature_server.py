@@ -32,6 +32,8 @@ _PATIENCE_S = 0.05
 _NO_TIME = -(2**63)
 """Null of the type UnixTimestamp, as Feast stores it."""
 _MESSAGES = load_messages(__package__)
+_Entity = tuple[tuple[str, str, str], ...]
+"""Join key, Feast's type and name in the request of each key of an entity."""
 
 
 class FeatureServerError(Exception):
@@ -116,10 +118,13 @@ class FeatureServer:
             FeatureServerError: the feature server does not answer in time, or answers with an error.
             ValueError: a key cannot be of its type.
         """
-        groups: dict[str, list[int]] = {}
+        groups: dict[_Entity, list[int]] = {}
         for number, feature in enumerate(features):
-            groups.setdefault(str(sorted([*feature.keys.items(), *feature.key_types.items()])), []).append(number)
-        requests = [_request([features[number] for number in group], keys, rows) for group in groups.values()]
+            entity = tuple(sorted((key, kind, feature.keys[key]) for key, kind in feature.key_types.items()))
+            groups.setdefault(entity, []).append(number)
+        requests = [
+            _request([features[each] for each in group], entity, keys, rows) for entity, group in groups.items()
+        ]
         calls = [self._method.future(request, timeout=self._timeout_s) for request in requests]
         result: list[list[StoredValue]] = [[] for _ in features]
         for call, group in zip(calls, groups.values(), strict=True):
@@ -135,18 +140,18 @@ class FeatureServer:
         return result
 
 
-def _request(features: Sequence[StoredFeature], keys: Mapping[str, np.ndarray], rows: int) -> Any:
+def _request(features: Sequence[StoredFeature], entity: _Entity, keys: Mapping[str, np.ndarray], rows: int) -> Any:
     """Returns the request for features with the same keys."""
     request = _MESSAGES["GetOnlineFeaturesRequest"](full_feature_names=True)
     request.features.val.extend(dict.fromkeys(f"{each.view}:{each.feature}" for each in features))
-    for key, kind in features[0].key_types.items():
+    for key, kind, column in entity:
         add = request.entities[key].val.add
-        for value in keys[features[0].keys[key]].tolist():
+        for value in keys[column].tolist():
             if kind == "STRING":
                 add(string_val=value.decode())
             else:
                 add(**{f"{kind.lower()}_val": int(value)})
-    if not features[0].key_types:
+    if not entity:
         request.entities[_NO_ENTITY].val.extend([_MESSAGES["Value"](string_val="")] * rows)
     return request
 

@@ -99,9 +99,10 @@ class FeatureLookup(Lookup):
 
         address = flags.of(FeatureFlags).feature_server
         threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
-        limit = LookupLimit(max(1, threads // 2))
+        limit, project = LookupLimit(max(1, threads // 2)), ""
 
         def open_version(servable: Servable, description: Mapping[str, object]) -> Servable:
+            nonlocal project
             if not address:
                 raise ServingError(
                     grpc.StatusCode.FAILED_PRECONDITION,
@@ -111,6 +112,13 @@ class FeatureLookup(Lookup):
                 features = OnlineFeatures.from_dict(description)
             except TypeError as error:
                 raise invalid_argument(str(error)) from error
+            if project not in ("", features.project):  # whose views may have the same names
+                raise ServingError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"its features are of Feast's project {features.project!r}, and those of another version of "
+                    f"{project!r}; a feature server serves one project: start a model server for each",
+                )
+            project = features.project
             return LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
 
         return open_version

@@ -27,7 +27,7 @@ from airflow_hops.core.serving_api.protocol import Method, PredictRequest, Predi
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeature, StoredFeatures
 from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
 from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer, LookupLimit
-from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags
+from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags, FeatureLookup
 from airflow_hops.ml.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
@@ -381,6 +381,14 @@ def test_unusable_lookup_files_are_refused(tmp_path: Path, feast: Feast) -> None
         file.write_text(text)
         with pytest.raises(ServingError, match=rf"lookup\.json: .*{message}"):
             look_up(feast.address)
+
+
+def test_versions_of_two_projects_are_refused(tmp_path: Path, feast: Feast) -> None:
+    open_version = FeatureLookup().opener(Flags(of_parts=(FeatureFlags(feast.address),)))
+    for project in ("shop", "shop"):
+        open_version(opened(tmp_path / project), OnlineFeatures(project, {"vector": ORIGIN}).to_dict()).close()
+    with pytest.raises(ServingError, match="of Feast's project 'bank', and those of another version of 'shop'"):
+        open_version(opened(tmp_path / "bank"), OnlineFeatures("bank", {"vector": ORIGIN}).to_dict())
 
 
 @pytest.mark.parametrize(
