@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from airflow_hops.core.errors import ModelNotFound, UnreadableFile
+from airflow_hops.core.errors import BadInput, ModelNotFound, UnreadableFile
 from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.schema.history import schema_in_force
@@ -107,6 +107,9 @@ def window_of_run(context: StepContext, model: str, names: Sequence[str]) -> Cap
     """Returns the files of a model that a run compares, of the ``names`` of all: those after the last run's.
 
     A run's first try records its window before it reads a row, so that its other tries compare the same files.
+
+    Raises:
+        BadInput: the run has ended so long ago that its window is not remembered.
     """
     if context.has_input("captured"):
         return CapturedWindow(names)
@@ -114,6 +117,12 @@ def window_of_run(context: StepContext, model: str, names: Sequence[str]) -> Cap
     uri = task_state(store, context.spec.producer, "captured.json")
     compared = _compared_files(store, uri)
     if run_id not in compared.runs:
+        output = context.spec.output
+        if len(compared.runs) == _RUNS_KEPT and output is not None and store.exists(output.uri):
+            raise BadInput(
+                f"run {run_id!r}: the captured files that it has compared are not remembered after {_RUNS_KEPT} later "
+                f"runs, so that it would compare those of the next run; {output.uri} stays as it is"
+            )
         runs = {**compared.runs, run_id: NameRange(compared.until, max(names, default=compared.until))}
         models = tuple(sorted({*compared.models, model}))
         compared = ComparedFiles(compared.until, dict([*runs.items()][-_RUNS_KEPT:]), models)

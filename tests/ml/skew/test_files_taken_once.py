@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from airflow_hops.core.capture_layout import name_time
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.skew.plan import CapturedWindow, one_run, window_of_run
 from tests.ml.taken_histories import Runs
 
@@ -71,6 +74,21 @@ def simulate(seed: int, make_context: Any) -> Counter[str]:
     assert counts.keys() == set(runs.names), f"seed {seed}"
     assert {name for name, times in counts.items() if times > 1} <= runs.left, f"seed {seed}"
     return events
+
+
+def test_window_that_is_not_remembered_is_refused(make_context: Any) -> None:
+    contexts = [make_context(kind="skew", run_id=f"run-{number}") for number in range(102)]
+    for number, context in enumerate(contexts):
+        window = window_of_run(context, "m", [f"{each:03}.parquet" for each in range(number + 1)])
+        assert window.names == [f"{number:03}.parquet"]
+        with context.output() as writer:
+            writer.commit()
+        window.commit()
+    names = [f"{number:03}.parquet" for number in range(103)]
+    assert window_of_run(contexts[5], "m", names).names == ["005.parquet"]
+    with pytest.raises(BadInput, match="run 'run-0': the captured files that it has compared are not remembered after"):
+        window_of_run(contexts[0], "m", names)
+    assert window_of_run(make_context(kind="skew", run_id="run-102"), "m", names).names == ["102.parquet"]
 
 
 def test_each_captured_file_is_compared(make_context: Any) -> None:
