@@ -12,7 +12,7 @@ from airflow_hops.ml.readers.joined_types import is_text, of_files, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_plain, is_time, plain
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.text_types import TEXT, TIMES
+from airflow_hops.ml.readers.text_types import INTEGER, TEXT, TIMES
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of
 
 __all__ = ["Types", "TypesDoNotFit", "batch_of"]
@@ -127,15 +127,26 @@ def _example_type(kind: pa.DataType) -> pa.DataType | None:
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type of a column that has two types in two files; None if no type fits both."""
-    joined = joined_types.join(one, other, of_files)
-    return one if joined is None and kind_of(one) == kind_of(other) else joined
+    return joined_types.join(one, other, _of_features)
+
+
+def _of_features(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Joins types of files; booleans are integers, and types that TFDV takes for one are, but for times and numbers."""
+    first, second = (INTEGER if pa.types.is_boolean(kind) else kind for kind in (one, other))
+    joined = of_files(first, second)
+    is_same = kind_of(one) == kind_of(other) and _of_times(one) == _of_times(other)
+    return one if joined is None and is_same else joined
+
+
+def _of_times(kind: pa.DataType) -> bool:
+    return _of_times(kind.value_type) if is_list(kind) else is_time(kind)
 
 
 def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
     """Converts columns to the type that fits all files, such as integers to floats.
 
     Raises:
-        BadInput: float64 does not hold an integer.
+        BadInput: float64 does not hold an integer, or a time.
     """
     columns = list(batch.columns)
     for number, item in enumerate(batch.schema):
@@ -143,7 +154,7 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
         if kind_of(wanted) not in (kind_of(item.type), "?"):
             try:
                 columns[number] = widened(columns[number], wanted)
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(file, item.name, item.type, wanted).with_text(
                     f"{file}: column {item.name!r} is {wanted} in other files: {error}; write one type in all files"
                 ) from error
