@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial, reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.captured_logs.ml.bodies import Cell, Single
-from airflow_hops.ml.readers.joined_types import join_texts
+from airflow_hops.ml.readers.joined_types import join_texts, settled
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     DATE,
@@ -38,14 +38,10 @@ _EXACT = 1 << 53
 """Integers up to here are floats without loss."""
 _INT64 = 1 << 63
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
-_TYPES = {
-    "int": INTEGER, "large": LARGE_INTEGER, "float": FLOAT, "bool": BOOLEAN, "date": DATE, "time": TIME,
-    "utc": UTC_TIME, "text": TEXT,
-}  # fmt: skip
-"""Type of a kind of values; of the kinds ``other``, ``huge`` and ``mixed`` there is none."""
-_KINDS = {kind: name for name, kind in _TYPES.items()}
-_GROUPS = (("int", "large", "float"), ("bool",), ("date", "time", "utc"), ("text",))
-"""Kinds that have a common type; of groups with as many values, the first counts."""
+Kind: TypeAlias = pa.DataType | str
+"""Type of values, or a word for those without one: ``other``, ``huge``, ``mixed``, ``not finite`` or ``none``."""
+_GROUPS = ((INTEGER, LARGE_INTEGER, FLOAT), (BOOLEAN,), (DATE, TIME, UTC_TIME), (TEXT,))
+"""Types that have a common type; of groups with as many values, the first counts."""
 _LISTS = 10
 """One in so many values must be a longer list for values of the shape ``[rows, 1]`` to be lists, too."""
 _SAMPLE = 32
@@ -68,8 +64,8 @@ class ColumnKinds:
 
     def __init__(self, given: pa.DataType | None = None) -> None:
         self._given = given
-        self._kinds: dict[int, Counter[str]] = {}  # by depth of lists
-        self._singles = Counter[str]()
+        self._kinds: dict[int, Counter[Kind]] = {}  # by depth of lists
+        self._singles = Counter[Kind]()
         self.rows = 0
 
     def add(self, values: Sequence[Any]) -> None:
@@ -106,7 +102,7 @@ class ColumnKinds:
         return result
 
 
-def _joined(kinds: Counter[str]) -> pa.DataType:
+def _joined(kinds: Counter[Kind]) -> pa.DataType:
     """Returns the type of the group with most values."""
     totals = {group: sum(kinds[kind] for kind in group) for group in _GROUPS}
     numbers, texts = _GROUPS[0], _GROUPS[-1]
@@ -116,46 +112,45 @@ def _joined(kinds: Counter[str]) -> pa.DataType:
     if not totals[group]:
         return TEXT
     present = [kind for kind in group if kinds[kind]]
-    if "large" in present and (kinds["float"] or kinds["not finite"]):  # no type has both without loss
-        present = ["large"] if kinds["large"] > kinds["float"] else ["float"]
-    if kinds["not finite"] and group == numbers and "large" not in present:
-        present.append("float")
-    result = reduce(join_texts, (_TYPES[kind] for kind in present))
-    return INTEGER if result == LARGE_INTEGER else result
+    if LARGE_INTEGER in present and (kinds[FLOAT] or kinds["not finite"]):  # no type has both without loss
+        present = [LARGE_INTEGER] if kinds[LARGE_INTEGER] > kinds[FLOAT] else [FLOAT]
+    if kinds["not finite"] and group == numbers and LARGE_INTEGER not in present:
+        present.append(FLOAT)
+    return settled(reduce(join_texts, present))
 
 
-def _kinds_of(values: Iterable[Any], types: Counter[type]) -> Counter[str]:
+def _kinds_of(values: Iterable[Any], types: Counter[type]) -> Counter[Kind]:
     """Counts values by kind, except cells and lists."""
-    kinds = Counter[str]()
+    kinds = Counter[Kind]()
     for kind, count in types.items():
         if kind is float or kind is Decimal:
-            kinds["float"] += count
+            kinds[FLOAT] += count
         elif kind is bool:
-            kinds["bool"] += count
+            kinds[BOOLEAN] += count
         elif kind is int:
             integers = [value for value in values if type(value) is int]
             if max(integers) <= _EXACT and min(integers) >= -_EXACT:
-                kinds["int"] += count
+                kinds[INTEGER] += count
             else:
                 kinds.update(map(_size, integers))
         elif kind is str:
             not_finite = sum(type(value) is str and value in _NOT_FINITE for value in values)
             kinds["not finite"] += not_finite
-            kinds["text"] += count - not_finite
+            kinds[TEXT] += count - not_finite
         elif kind is datetime:
-            kinds.update("utc" if value.tzinfo else "time" for value in values if type(value) is datetime)
+            kinds.update(UTC_TIME if value.tzinfo else TIME for value in values if type(value) is datetime)
         elif kind is date:
-            kinds["date"] += count
+            kinds[DATE] += count
         elif kind not in (type(None), Cell, Single, list):
             kinds["other"] += count
     return +kinds
 
 
-def _size(value: int) -> str:
-    return "int" if abs(value) <= _EXACT else "large" if -_INT64 <= value < _INT64 else "huge"
+def _size(value: int) -> Kind:
+    return INTEGER if abs(value) <= _EXACT else LARGE_INTEGER if -_INT64 <= value < _INT64 else "huge"
 
 
-def _kind_of_list(value: list[Any]) -> tuple[int, str]:
+def _kind_of_list(value: list[Any]) -> tuple[int, Kind]:
     """Returns the depth of a list, and the kind of the values in it; ``none`` without values."""
     depth, values = 1, value
     while lists := [each for each in values if isinstance(each, list)]:
@@ -165,12 +160,12 @@ def _kind_of_list(value: list[Any]) -> tuple[int, str]:
     kinds = _kinds_of(values, Counter(map(type, values)))
     present = {kind for kind in kinds if kind != "not finite"}
     if not present:
-        return depth, "text" if kinds else "none"
+        return depth, TEXT if kinds else "none"
     groups = [group for group in _GROUPS if present <= {*group}]
-    if not groups or {"large", "float"} <= present or (kinds["not finite"] and present & {"bool", "large"}):
+    if not groups or {LARGE_INTEGER, FLOAT} <= present or (kinds["not finite"] and present & {BOOLEAN, LARGE_INTEGER}):
         return depth, "mixed"
     if kinds["not finite"] and present <= {*_GROUPS[0]}:
-        return depth, "float"
+        return depth, FLOAT
     return depth, max(present, key=groups[0].index)
 
 
@@ -180,14 +175,14 @@ def _texts(cells: Iterable[str], missing: Sequence[str] = _MISSING) -> pa.Array:
     return pc.if_else(pc.is_in(texts, value_set=pa.array(missing, TEXT)), pa.scalar(None, TEXT), texts)
 
 
-def _kinds_of_cells(texts: pa.Array) -> Counter[str]:
+def _kinds_of_cells(texts: pa.Array) -> Counter[Kind]:
     """Counts cells by the kinds that they would have in a file of CSV."""
     texts = texts.drop_null()
     kind = type_of(texts)
     if kind == TEXT:
         distinct = pc.unique(texts)
         step = -(-len(distinct) // _SAMPLE)
-        sample = Counter(_KINDS[type_of(distinct[row : row + 1])] for row in range(0, len(distinct), step))
+        sample = Counter[Kind](type_of(distinct[row : row + 1]) for row in range(0, len(distinct), step))
         kind = _joined(sample)
         wrong = misfits(texts, lambda some: as_type(some, kind) is not None) if kind != TEXT else []
         if 2 * len(wrong) >= len(texts):
@@ -197,8 +192,8 @@ def _kinds_of_cells(texts: pa.Array) -> Counter[str]:
             right = set(range(len(texts))) - {*wrong}
             mask = pa.array([row in right for row in range(len(texts))])
             kind = type_of(texts.filter(mask))
-        return +Counter({_KINDS.get(kind, "text"): len(texts) - len(wrong), "text": len(wrong)})
-    return Counter() if pa.types.is_null(kind) else Counter({_KINDS[kind]: len(texts)})
+        return Counter({kind: len(texts) - len(wrong)}) + Counter({TEXT: len(wrong)})
+    return Counter() if pa.types.is_null(kind) else Counter({kind: len(texts)})
 
 
 def misfits(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> list[int]:
@@ -259,7 +254,7 @@ def _column_of_lists(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array
     depth, inner = 0, kind
     while pa.types.is_list(inner):
         depth, inner = depth + 1, inner.value_type
-    kinds = {INTEGER: ("int", "large"), FLOAT: ("int", "float")}.get(inner, (_KINDS[inner],))
+    kinds = {INTEGER: (INTEGER, LARGE_INTEGER), FLOAT: (INTEGER, FLOAT)}.get(inner, (inner,))
 
     def convert(value: Any) -> Any:
         own, name = _kind_of_list(value) if isinstance(value, list) else (0, "")

@@ -12,7 +12,6 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers.limits import MAX_COLUMNS
 from airflow_hops.ml.readers.types import MOST_DIGITS
-from airflow_hops.ml.readers.vectors import map_types
 
 UTC_TIME = pa.timestamp("us", "UTC")
 _MOST_LEVELS = 32
@@ -45,11 +44,6 @@ def avro_type(schema: object, named: Mapping[str, object]) -> pa.DataType:
         BadInput: it has a union that does not fit a column.
     """
     return _AvroTypes(named).of(schema)
-
-
-def signed(type_: pa.DataType) -> pa.DataType:
-    """Returns a type with int64 for uint64, which a snapshot cannot hold."""
-    return map_types(type_, lambda leaf: pa.int64() if leaf == pa.uint64() else leaf)
 
 
 class _AvroTypes:

@@ -74,3 +74,10 @@ def test_lists_without_values_are_lists() -> None:
         kind = kinds.type()
         assert column_of([value, None], kind, is_given=False)[0].to_pylist() == [value, None]
         assert str(kind).count("list") == depth
+
+
+def test_texts_of_a_body_outnumber_the_numbers_of_another() -> None:
+    kinds = ColumnKinds()
+    kinds.add([Cell("red"), Cell("blue"), Cell("green")])
+    kinds.add([Cell("1")])
+    assert kinds.type() == pa.string()
