@@ -114,8 +114,6 @@ def further_views(runs: Mapping[str, str], training_runs: list[str]) -> dict[str
         "dive-table": View(_page("data", dag=DAG, tab="dive"), READY_DIVE, press="text=Table"),
         "schema-feature": View(_page("schema", dag=DAG, feature="origin"), rows),
         "schema-versions": View(_page("schema", dag=DAG, tab="versions")),
-        "runs-parallel": View(_page("runs", dag=DAG, view="parallel"), "canvas"),
-        "runs-scatter": View(_page("runs", dag=DAG, view="scatter"), "canvas"),
         "runs-differences": View(_page("runs", dag=DAG, compare=training_runs, view="differences"), rows),
         "run-drawer": View(_page("runs", dag=DAG, run=training_runs[0]), rows),
         "decisions": View(_page("models/flights", dag=DAG, tab="decisions")),

@@ -95,18 +95,14 @@ def _optimize(journal: str, seconds: float, trials: int) -> None:
 
 def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     """A study of so many trials: written, read, and gone on with."""
+    from dataclasses import replace
+
     from airflow_hops.core.artifacts.artifact import Producer
     from airflow_hops.core.store import ArtifactStore
     from airflow_hops.core.times import now
-    from airflow_hops.extensions.experiments.core.search import (
-        IntUniform,
-        LogUniform,
-        SearchOptions,
-        TrialRecord,
-        Uniform,
-    )
+    from airflow_hops.extensions.experiments.core.search import IntUniform, LogUniform, SearchOptions, Uniform
     from airflow_hops.extensions.experiments.core.studies import study_folder
-    from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study, trial_key
+    from airflow_hops.extensions.experiments.ml.search.attributes import new_study
     from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 
     space = {"lr": LogUniform(1e-5, 1e-1), "dropout": Uniform(0, 0.5), "units": IntUniform(16, 512), "act": ["a", "b"]}
@@ -114,41 +110,38 @@ def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
         training={}, space=space, metrics=["loss"], directions=["minimize"], trials=trials, sampler="random"
     )
     found = study_folder(ArtifactStore(str(folder / "large")), "d", "t", "s")
-    study = OptunaStudy(options, [])
-    ledger = Ledger(found, new_study(options, "m:f", "base", Producer("d", "s", "t")), shared=False)
+    record = new_study(options, "m:f", "base", Producer("d", "s", "t"))
+    study = OptunaStudy(found, record, options)
     last = min(_LAST, trials)
     for number in range(trials):
         if number == trials - last:
-            ledger.save()
+            study.save()
             began = time.monotonic()
-        proposal = study.ask()
-        assert proposal is not None
-        curve = [[step, 1 / (step + 1)] for step in range(10)]
-        now_text = now()
-        key = trial_key("base", proposal.params)
-        trial = TrialRecord(number, "running", proposal.params, now_text, key, "s", intermediate=curve)
-        ledger.put(trial)
+        trial = study.ask()
+        assert trial is not None
+        study.put(trial)
+        for step in range(10):
+            study.report(number, step, 1 / (step + 1))
         if number >= trials - last:
-            ledger.save()
-        value = proposal.params["lr"] + proposal.params["dropout"]
-        study.tell(number, [value])
-        ledger.put(
-            TrialRecord(**{**vars(trial), "state": "complete", "values": [value], "ended": now_text, "seconds": 1.0})
-        )
+            study.save()
+        value = trial.params["lr"] + trial.params["dropout"]
+        study.put(replace(trial, state="complete", values=[value], ended=now(), seconds=1.0))
         if number >= trials - last:
-            ledger.save()
+            study.save()
+    study.save()
     figures = {"record_s_a_trial": (time.monotonic() - began) / last}
     began = time.monotonic()
     assert len(found.trials()) == trials and found.read() is not None
     figures["read_s"] = time.monotonic() - began
     for sampler in ("random", "tpe"):
         began = time.monotonic()
-        again = OptunaStudy(SearchOptions(**{**vars(options), "sampler": sampler}), ledger.trials)
+        again = OptunaStudy(found, record, replace(options, sampler=sampler))
         figures[f"{sampler}_go_on_s"] = time.monotonic() - began
         began = time.monotonic()
-        for number in range(10):
-            again.ask()
-            again.tell(trials + number, [0.0])
+        for _ in range(10):
+            proposed = again.ask()
+            assert proposed is not None
+            again.put(replace(proposed, state="complete", values=[0.0]))
         figures[f"{sampler}_s_a_proposal"] = (time.monotonic() - began) / 10
     return figures
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site, expect_redrawn, follow, place_at_rest
+from ui.conftest import OpenPage, Site, expect_redrawn
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -28,9 +28,7 @@ def _rows(page: Page) -> Any:
     return page.get_by_role("table", name="Training runs").locator("tbody tr[data-index]")
 
 
-def test_runs_are_compared_and_filtered_on_an_axis(
-    site: Site, open_page: OpenPage, trainings: list[dict[str, Any]]
-) -> None:
+def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
     page = open_page(RUNS)
     expect(page.get_by_text("mlflow ui --backend-store-uri")).to_be_visible()
     for index in (0, 1):
@@ -50,26 +48,6 @@ def test_runs_are_compared_and_filtered_on_an_axis(
     expect(differences.get_by_role("row", name=re.compile("^Libraries: the same"))).to_be_visible()
     expect(page.get_by_role("region", name="Code")).to_contain_text("No difference in")
     expect(page.get_by_role("img", name="loss of 2 runs by step")).to_be_visible()
-    page.get_by_text("Scatter", exact=True).click()
-    expect(page.get_by_role("img", name=re.compile("^2 runs: metrics.val_auc by"))).to_be_visible()
-    page.get_by_text("Parallel coordinates", exact=True).click()
-    expect(page.get_by_role("img", name=re.compile("^2 runs by .*coloured by val_auc"))).to_be_visible()
-    follow(page, f"{site.url}/{RUNS}&view=parallel")
-    expect(_rows(page)).to_have_count(len(trainings))
-    # The last axis but one is val_auc's; its upper half is marked.
-    chart = page.get_by_role("img", name=re.compile(f"^{len(trainings)} runs by .*coloured by val_auc"))
-    box = place_at_rest(chart.locator("canvas").first)
-    axes = int(re.search(r"\d+", page.get_by_role("button", name=re.compile("^Axes")).inner_text())[0])  # type: ignore[index]
-    left, right = 60, box["width"] - 110
-    x = box["x"] + left + (right - left) * (axes - 2) / (axes - 1)
-    page.mouse.move(x, box["y"] + 46)
-    page.mouse.down()
-    page.mouse.move(x, box["y"] + 90, steps=4)
-    page.mouse.up()
-    expect(page).to_have_url(re.compile("brush=metrics.val_auc"))
-    expect(_rows(page)).not_to_have_count(len(trainings))
-    page.get_by_role("button", name="Clear the marked ranges").click()
-    expect(_rows(page)).to_have_count(len(trainings))
 
 
 def test_run_shows_its_metrics_and_links(site: Site, open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:

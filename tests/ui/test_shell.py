@@ -34,7 +34,6 @@ BUTTONS = (
     ("overview?", f"{DAG}: choose a pipeline"),
     ("data?", "Add data"),
     ("data?", "Choose columns"),
-    ("runs?view=parallel", re.compile("^Axes: ")),
     ("models/flights?", "Promote"),
     ("models/flights?", "Roll back"),
     ("models/flights?", "Change owners"),

@@ -37,8 +37,8 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         space: Parameters by name: ``Uniform``, ``LogUniform``, ``IntUniform``
             (:mod:`airflow_hops.extensions.experiments.core.search.space`), a list or tuple of choices, or a constant.
             For parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it returns them.
-        metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; the study's
-            record then has their Pareto front.
+        metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; Optuna then
+            shows their Pareto front.
         direction: ``minimize`` or ``maximize``; for several metrics a list.
         choose: With several metrics, the one that determines the winner; the first by default.
         trials: Number of trials; None for all points of a grid.

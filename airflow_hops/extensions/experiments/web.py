@@ -17,7 +17,7 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.redaction import masked
 from airflow_hops.extensions.experiments.core.search import StudyRecord
-from airflow_hops.extensions.experiments.core.studies import StudyFolder, recorded_studies, study_folder
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, journal_files, recorded_studies, study_folder
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import Instance, hook_of, pipeline_of, reaching, task_instance
 from airflow_hops.web.extension_pages import ExtensionPage
@@ -27,7 +27,6 @@ from airflow_hops.web.types import Json, Limit, Model, Number, Offset, Page
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 PAGE = ExtensionPage(router=router, bundle=STATIC / "experiments.umd.js", destination="runs", label="Studies")
 log = logging.getLogger(__name__)
-_CURVES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +80,16 @@ class StopBody(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDetail(StudyEntry):
-    """A study and its trials."""
+    """A study and its trials.
 
+    Attributes:
+        journal: Address of Optuna's journal, which Optuna's dashboard opens; None for a study of an earlier version.
+    """
+
+    journal: str | None
     may_stop: bool
     stop_requests: list[StopRequest]
     columns: TrialColumns
-
-
-class TrialCurve(Model):
-    """Intermediate values of a trial: the study's first metric by step."""
-
-    number: int
-    state: str
-    steps: list[Number]
-    values: list[Number]
 
 
 class TrialLog(Model):
@@ -159,6 +154,7 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     with reaching(folder.store):
         trials = folder.trials()
         requests = folder.stop_requests(record.run_id)
+        journals = journal_files(folder.store, folder.uri)
     metrics = len(record.metrics)
     shown = [masked(trial.params) for trial in trials]
     names = dict.fromkeys(name for params in shown for name in params)
@@ -169,24 +165,11 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     ]
     return StudyDetail(
         **_described(record, *_task_states([record])),
+        journal=f"{folder.uri}/{journals[0]}" if journals else None,
         may_stop=may_change(user, dag_id),
         stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
         columns=TrialColumns(**columns),
     )
-
-
-@router.get("/{task_id}/{instance}/curves")
-def list_trial_curves(found: OneStudy) -> Page[TrialCurve]:
-    """Lists the intermediate values of the best trial, of running ones, and of the newest of the others."""
-    folder, record = found
-    with reaching(folder.store):
-        trials = [trial for trial in folder.trials() if trial.intermediate]
-    trials.sort(key=lambda each: (each.number != record.best, each.state != "running", -each.number))
-    curves = []
-    for trial in trials[:_CURVES]:
-        steps, values = map(list, zip(*trial.intermediate, strict=True))
-        curves.append(TrialCurve(number=trial.number, state=trial.state, steps=steps, values=values))
-    return Page[TrialCurve](entries=curves, total_entries=len(trials))
 
 
 @router.get("/{task_id}/{instance}/log", dependencies=[READS_LOGS])

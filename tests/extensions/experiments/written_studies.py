@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from dataclasses import replace
@@ -70,8 +69,6 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
             "counts": {state: count for state, count in counts.items() if count},
             "done": trials - counts["running"],
             **({} if best is None else {"best": best.number, "best_values": best.values, "best_params": best.params}),
-            "pareto": _front(complete) if len(metrics) > 1 else [],
-            "importance": {"lr": 0.71, "units": 0.2, "dropout": 0.06, "optimizer": 0.03},
             **fields,
         }
     )
@@ -80,7 +77,7 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
     for each in made:
         if each.state == "failed":
             folder.write_log(each.number, f"Traceback (most recent call last):\n  …\n{each.reason}")
-    folder.write_trials([json.dumps(each.to_dict()) for each in made], range(trials))
+    folder.write_trials(made, range(trials))
     return folder
 
 
@@ -93,14 +90,12 @@ def _trial(number: int, drawn: random.Random, metrics: int) -> TrialRecord:
     }
     auc = 0.75 - 0.05 * (math.log10(params["lr"]) + 3) ** 2 + params["units"] / 4000 + drawn.gauss(0, 0.005)
     state = "failed" if number % 13 == 12 else "pruned" if metrics == 1 and number % 7 == 6 else "complete"
-    steps = 4 if state == "pruned" else 10
     seconds = params["units"] / 10
     return TrialRecord(
         number=number,
         state=state,
         params=params,
         values=([auc, seconds] if metrics > 1 else [auc]) if state == "complete" else [],
-        intermediate=[] if state == "failed" else [[step, auc - 0.2 / (step + 1)] for step in range(steps)],
         reason={
             "failed": "ValueError: loss is nan at step 12; expected a finite number",
             "pruned": "pruned at step 3: eval_auc 0.61 is below the best half of the trials",
@@ -112,12 +107,3 @@ def _trial(number: int, drawn: random.Random, metrics: int) -> TrialRecord:
         run_id="manual__2026-11-20",
         training=None,
     )
-
-
-def _front(complete: list[TrialRecord]) -> list[int]:
-    """The trials that no other one beats in a higher first and a lower second value."""
-    result, least = [], math.inf
-    for each in sorted(complete, key=lambda each: (-each.values[0], each.values[1])):
-        if each.values[1] < least:
-            result, least = [*result, each.number], each.values[1]
-    return sorted(result)

@@ -33,6 +33,7 @@ def study(store: ArtifactStore) -> Iterator[StudyFolder]:
     """A study of two metrics that runs; nothing is left of it."""
     metrics = ["eval_auc", "latency_ms"]
     folder = write_study(store, DAG, NAME, 30, task_id="browsed", state="running", metrics=metrics)
+    store.write_text(f"{folder.uri}/journal.log", "")
     yield folder
     folder.clear()
 
@@ -50,15 +51,9 @@ def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(study: Stu
     expect(page.get_by_text("28 of 50 trials")).to_be_visible()
     record = study.read()
     assert record is not None
-    front = ", ".join(map(str, record.pareto))
-    for name in (
-        re.compile(r"^Best eval_auc so far over 26 complete trials: 0\.7"),
-        f"latency_ms by eval_auc of the complete trials, with the Pareto front: trials {front}",
-        "eval_auc by step of 28 trials, 0 of them pruned",
-        re.compile("^26 trials by lr, units, dropout, optimizer, eval_auc, latency_ms"),
-    ):
-        expect(page.get_by_role("img", name=name)).to_be_visible()
-    expect(page.get_by_text("71%")).to_be_visible()
+    best = re.compile(r"^Best eval_auc so far over 26 complete trials: 0\.7")
+    expect(page.get_by_role("img", name=best)).to_be_visible()
+    expect(page.get_by_text("optuna-dashboard")).to_contain_text("journal.log")
     expect(_rows(page)).to_have_count(30)
     page.get_by_role("button", name="eval_auc", exact=True).click()
     expect(_rows(page).first).to_contain_text(f"{record.best}")
@@ -72,8 +67,6 @@ def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(study: Stu
     expect(lines).to_contain_text("Traceback (most recent call last)")
     log.get_by_role("button", name="Close").click()
     expect(log).to_have_count(0)
-    page.get_by_text("Slices", exact=True).click()
-    expect(page.get_by_role("img", name="26 trials: metrics.eval_auc by params.lr")).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 844})
     expect(_rows(page).first).to_be_visible()
     assert grave_violations(page, "dark") == []

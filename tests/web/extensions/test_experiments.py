@@ -1,4 +1,4 @@
-"""Studies through the API: listed, one with its trials, its curves, and requests to stop it."""
+"""Studies through the API: listed, one with its trials, and requests to stop it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:
     assert [columns["values"][metric][12] for metric in (0, 1)] == [None, None]
     assert list(zip(*columns["values"], strict=True))[3] == tuple(trials[3].values)
     assert columns["reason"][12].startswith("ValueError: loss is nan")
-    assert (study["importance"]["lr"], study["space"]["lr"]["type"]) == (0.71, "log_uniform")
-    assert set(study["pareto"]) < set(columns["number"]) and study["best"] in study["pareto"]
+    assert (study["space"]["lr"]["type"], study["journal"]) == ("log_uniform", None)
+    folder = studies["two:a"]
+    api.store.write_text(f"{folder.uri}/journal.log", "")
+    assert api.get(ONE, params={"study": "two:a"}).json()["journal"] == f"{folder.uri}/journal.log"
 
 
 def test_state_of_the_search_task_is_shown(api: Api) -> None:
@@ -82,16 +84,6 @@ def test_state_of_the_search_task_is_shown(api: Api) -> None:
         assert folder.stop_requests() == {}
     finally:
         folder.clear()
-
-
-def test_intermediate_values_cover_best_running_and_newest_trials(api: Api, studies: Any) -> None:
-    answer = api.get(f"{ONE}/curves", params={"study": "goes on"}).json()
-    best = studies["goes on"].read().best
-    numbers = [each["number"] for each in answer["entries"]]
-    assert (numbers[:4], answer["total_entries"]) == ([best, 29, 28, 27], len(numbers))
-    assert 12 not in numbers
-    pruned = next(each for each in answer["entries"] if each["state"] == "pruned")
-    assert pruned["steps"] == [0, 1, 2, 3] and len(pruned["values"]) == 4
 
 
 def test_stop_request_names_its_user(api: Api, studies: Any) -> None:

@@ -1,17 +1,19 @@
 """Studies of hyperparameter searches in the store: ``<store>/_state/studies/<dag>/<task>/<study>/``.
 
-``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, by number,
-:data:`TRIALS_A_FILE` in each file; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json``
-or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of the best trial so far;
-``owner/`` is the lease (:mod:`airflow_hops.core.store.leases`) of the search that works on the study, since two that
-write one record would lose each other's trials. A search checks it before each write; a retry of its run takes it at
-once.
+``journal.log`` is the record, Optuna's study (:mod:`airflow_hops.extensions.experiments.ml.search.journal`). From it
+the search writes a summary for readers without Optuna: ``study.json``, and ``trials-000.jsonl`` and so on with a line
+for each trial, by number, :data:`TRIALS_A_FILE` in each file. ``logs/<number>.txt`` has the last lines of a failed
+trial; ``stop/<number>.json`` or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of
+the best trial so far; ``owner/`` is the lease (:mod:`airflow_hops.core.store.leases`) of the search that works on the
+study, since two that write one record would lose each other's trials. A search checks it before each write; a retry of
+its run takes it at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRe
 
 TRIALS_A_FILE = 500
 _READERS = 16
-_STUDY, _LOGS, _ALL = "study.json", "logs", "all"
+_STUDY, _JOURNAL, _LOGS, _ALL = "study.json", "journal.log", "logs", "all"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class StudyFolder:
             raise BadInput(f"{uri}: not the record of a study ({error}); restore it, or remove the study") from error
 
     def write(self, study: StudyRecord) -> None:
-        """Writes the study; only the search's job does this."""
+        """Writes the summary of the study; only the search's job does this."""
         self.store.write_text(f"{self.uri}/{_STUDY}", json.dumps(study.to_dict(), indent=1) + "\n")
 
     def trials(self) -> list[TrialRecord]:
@@ -81,11 +83,12 @@ class StudyFolder:
         except (ValueError, TypeError) as error:
             raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
 
-    def write_trials(self, lines: Sequence[str], changed: Collection[int]) -> None:
-        """Writes the files of changed trials, by number; ``lines`` has the JSON of each trial."""
+    def write_trials(self, trials: Sequence[TrialRecord], changed: Collection[int]) -> None:
+        """Writes the files of the changed trials, whose numbers are given; ``trials`` are all, by number."""
         for file in sorted({number // TRIALS_A_FILE for number in changed}):
-            held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
-            self.store.write_text(f"{self.uri}/{_file_of(file * TRIALS_A_FILE)}", "".join(f"{line}\n" for line in held))
+            first = file * TRIALS_A_FILE
+            lines = [json.dumps(trial.to_dict()) + "\n" for trial in trials[first : first + TRIALS_A_FILE]]
+            self.store.write_text(f"{self.uri}/{_file_of(first)}", "".join(lines))
 
     def write_log(self, number: int, text: str) -> None:
         """Stores the last lines of a trial's log."""
@@ -103,7 +106,7 @@ class StudyFolder:
         for name in self.store.names(f"{self.uri}/{_LOGS}"):
             self.store.remove_text(f"{self.uri}/{_LOGS}/{name}")
         for name in self.store.names(self.uri):
-            if name == _STUDY or name.startswith("trials-"):
+            if name == _STUDY or name.startswith(("trials-", _JOURNAL)):
                 self.store.remove_text(f"{self.uri}/{name}")
 
     def lease(self, run_id: str) -> Lease:
@@ -151,6 +154,11 @@ def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) ->
     folder = store.internal("_state", "studies", dag_id, task_id, study)
     earlier = earlier_address(store, "_state", "studies", dag_id, task_id, study)
     return StudyFolder(store, in_use(store, folder, earlier, _STUDY))
+
+
+def journal_files(store: ArtifactStore, folder: str) -> list[str]:
+    """Returns the names of a study's journal files, in their order."""
+    return [name for name in store.names(folder) if re.fullmatch(r"journal\.log(\.\d+)?", name)]
 
 
 def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:

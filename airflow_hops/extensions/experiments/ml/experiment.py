@@ -46,7 +46,7 @@ from airflow_hops.extensions.experiments.ml.record import (
     read_resources,
     trial_name,
 )
-from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study
+from airflow_hops.extensions.experiments.ml.search.attributes import new_study
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 from airflow_hops.extensions.experiments.ml.search.processes import TrialProcesses
 from airflow_hops.extensions.experiments.ml.search.running import RunningTrial, returned_numbers
@@ -172,9 +172,9 @@ def run_experiment(experiment: Experiment) -> Best:
         slots = divide(launcher, options.parallel, ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
         try:
-            ledger = _ledger(folder, experiment, options, named)
-            folder.begin(record, resources, anew=not ledger.trials)
-            return _search(experiment, options, ledger, trials, folder, record)
+            study = _study(folder, experiment, options, named)
+            folder.begin(record, resources, anew=not study.trials)
+            return _search(experiment, options, study, trials, folder, record)
         except BaseException as error:
             failed = isinstance(error, Exception) and not isinstance(error.__cause__, _Stopped)
             status = "FAILED" if failed else "KILLED"
@@ -188,26 +188,25 @@ class _Stopped(Exception):
     """Cause of an error if a person stopped the experiment."""
 
 
-def _ledger(
+def _study(
     folder: ExperimentFolder, experiment: Experiment, options: SearchOptions, resources: Mapping[str, bytes]
-) -> Ledger:
-    """Returns the trials' record, without trials whose folders are gone or whose code differs."""
+) -> OptunaStudy:
+    """Returns the trials' study, without trials whose folders are gone or whose code differs."""
     name = function_name(experiment.function)
     parts = {name: hashlib.sha256(content).hexdigest() for name, content in resources.items()}
     calls = json.dumps([experiment.rows, options.training], sort_keys=True)
     base = cache_key({**parts, "/function": f"{name}\n{identity(experiment.function)}", "/arguments": calls})[:16]
-    study = replace(new_study(options, name, base, folder.project.spec.producer), name=folder.study_name)
-    ledger = Ledger(folder.study, study, shared=False)
-    if not folder.is_new or not ledger.trials:
-        return ledger
-    folder.study.clear()
-    return Ledger(folder.study, study, shared=False)
+    record = replace(new_study(options, name, base, folder.project.spec.producer), name=folder.study_name)
+    if folder.is_new:
+        folder.study.clear()
+    points = experiment.points if experiment.space is None else None
+    return OptunaStudy(folder.study, record, options, make_sampler=experiment.make_sampler, points=points)
 
 
 def _search(
     experiment: Experiment,
     options: SearchOptions,
-    ledger: Ledger,
+    study: OptunaStudy,
     trials: TrialProcesses,
     folder: ExperimentFolder,
     record: ExperimentRecord,
@@ -215,10 +214,8 @@ def _search(
     name = function_name(experiment.function)
     report = {"train": name, "name": experiment.name, "function": experiment.called, "run": folder.run}
     run = TrackedTraining(folder.project.spec, report, folder.study_name)
-    ledger.update(training=run.record.run_id)
-    runs = StudyRuns(run, ledger.study)
-    done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
-    study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler, experiment.points)
+    study.update(training=run.record.run_id)
+    runs = StudyRuns(run, study.record)
     name_of = _namer(experiment, record)
 
     def measured(trial: RunningTrial) -> dict[str, float]:
@@ -232,7 +229,7 @@ def _search(
         return {**reported, **returned}
 
     with temporary_folder("step", "trials") as scratch:
-        search = Search(options, options.training["np"], study, ledger, folder.study, trials, runs, scratch)
+        search = Search(options, options.training["np"], study, folder.study, trials, runs, scratch)
         search.ended = lambda trial, output: folder.keep(name_of(trial), output)
         search.measured = measured
         search.say = _say
@@ -243,20 +240,20 @@ def _search(
             if isinstance(failure, BadInput):
                 raise failure from _Stopped() if search.cut_short else None
             raise
-    record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
+    record = replace(record, trials=dict(Counter(trial.state for trial in study.own)))
     params, returned = arguments(winner.params), _returned(folder, name_of(winner), winner)
     if experiment.space is None:
-        stopped = [trial for trial in ledger.own if trial.state != "complete"]
-        if missing := len(experiment.rows) - len(ledger.own) + len(stopped):
-            ledger.update(published=True)  # resumed when the task is cleared
-            ledger.save(final=True)
+        stopped = [trial for trial in study.own if trial.state != "complete"]
+        if missing := len(experiment.rows) - len(study.own) + len(stopped):
+            study.update(published=True)  # resumed when the task is cleared
+            study.save(final=True)
             why = search.cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
             error = BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}")
             run.fail(error)
             raise error from _Stopped()
-        if len(ledger.own) > 1:  # there is no best trial
+        if len(study.own) > 1:  # there is no best trial
             params = {}
-            returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
+            returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in study.own}
     metric = returned_numbers(returned, experiment.metric).get(experiment.metric, math.nan)
     ended = {"status": "FINISHED"} if search.cut_short is None else {"status": "KILLED", "error": search.cut_short}
     named = {"hyperparameter": trial_name(params) or None, "metric": metric if math.isfinite(metric) else None}

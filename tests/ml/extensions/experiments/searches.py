@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.steps.protocol import parse_line
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.core.training.options import SINGLE, TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
@@ -77,6 +82,13 @@ class Searches:
         study = self.study(name).read()
         assert study is not None
         return study
+
+    def optuna(self, name: str = "one") -> optuna.Study:
+        """Returns the study as anybody opens it."""
+        folder = self.study(name)
+        assert isinstance(folder.store.files, LocalFiles)
+        journal = JournalFileBackend(str(folder.store.files.path(f"{folder.uri}/journal.log")))
+        return optuna.load_study(study_name=name, storage=JournalStorage(journal))
 
     def trials(self, name: str = "one") -> list[TrialRecord]:
         return self.study(name).trials()

@@ -58,5 +58,7 @@ def test_twenty_kills_lose_no_trial(searches: Searches, tmp_path: Path) -> None:
     print(f"{kills} kills; trials begun more than once: {[t.number for t in result if t.tries > 1]}")
     assert [(trial.number, trial.params["x"]) for trial in result] == [(n, n + 1) for n in range(trials)]
     assert all(trial.state == "complete" or trial.tries == 3 for trial in result)
+    opened = searches.optuna().trials
+    assert [trial.number for trial in opened] == list(range(trials)) and all(t.state.is_finished() for t in opened)
     assert searches.record().best == 0 and sum(searches.record().counts.values()) == trials
     assert kills == KILLS

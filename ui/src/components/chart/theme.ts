@@ -112,7 +112,6 @@ export function toECharts(theme: ChartTheme): object {
     logAxis: axis,
     timeAxis: { ...axis, splitLine: { show: false } },
     line: { symbolSize: 5, smooth: false },
-    parallel: { parallelAxisDefault: axis },
     dataZoom: {
       borderColor: theme.line,
       textStyle: { color: theme.muted },
@@ -120,6 +119,5 @@ export function toECharts(theme: ChartTheme): object {
       handleStyle: { color: theme.muted },
       dataBackground: { lineStyle: { color: theme.muted }, areaStyle: { color: theme.line } },
     },
-    visualMap: { textStyle: { color: theme.muted } },
   };
 }

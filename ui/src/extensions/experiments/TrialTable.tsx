@@ -1,7 +1,6 @@
-import { Box, Button, Drawer, HStack, Link, Stack, Text } from "@chakra-ui/react";
+import { Box, Drawer, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import {
   api,
-  asNumber,
   ChoiceFilter,
   CodeBlock,
   type Column,
@@ -9,14 +8,11 @@ import {
   FilterBar,
   formatDuration,
   formatNumber,
-  type Names,
   numberColumn,
-  passes,
   QueryView,
   SideDrawer,
   StateBadge,
   Time,
-  useBrushes,
   useQuery,
   useQueryList,
 } from "airflow-hops";
@@ -24,32 +20,22 @@ import { useCallback, useMemo } from "react";
 import { LuTrophy } from "react-icons/lu";
 import { addressOf } from "src/extensions/experiments/queries";
 import { StopButton } from "src/extensions/experiments/StopButton";
-import type { StudyDetail, Trial } from "src/extensions/experiments/trials";
+import { asNumber, paramsOf, type StudyDetail, type Trial } from "src/extensions/experiments/trials";
 
 const MOST_PARAMS = 6;
 
 /** All trials of a study; one that has ended opens its run. */
-export function TrialTable(props: {
-  dagId: string;
-  study: StudyDetail;
-  trials: readonly Trial[];
-  names: Names;
-  onStop: () => void;
-}) {
-  const { dagId, study, trials, names, onStop } = props;
+export function TrialTable(props: { dagId: string; study: StudyDetail; trials: readonly Trial[]; onStop: () => void }) {
+  const { dagId, study, trials, onStop } = props;
   const [query, change] = useQuery();
   const [states] = useQueryList("state");
-  const { brushes, clear } = useBrushes();
   const shown = useMemo(
-    () => trials.filter((trial) => (!states.length || states.includes(trial.state)) && passes(trial, brushes)),
-    [trials, states, brushes],
+    () => trials.filter((trial) => !states.length || states.includes(trial.state)),
+    [trials, states],
   );
   const open = useCallback((run: string) => change({ run }, { push: true }), [change]);
   const openLog = useCallback((trial: number) => change({ trial: String(trial) }, { push: true }), [change]);
-  const columns = useMemo(
-    () => columnsOf(dagId, study, names, onStop, open, openLog),
-    [dagId, study, names, onStop, open, openLog],
-  );
+  const columns = useMemo(() => columnsOf(dagId, study, onStop, open, openLog), [dagId, study, onStop, open, openLog]);
   const opened = query.get("run");
   const logOf = Number.parseInt(query.get("trial") ?? "", 10);
   const table = (
@@ -58,11 +44,11 @@ export function TrialTable(props: {
       name="trials"
       rows={shown}
       columns={columns}
-      rowKey={(trial) => trial.run_id}
+      rowKey={({ number }) => String(number)}
       initialSort={{ column: "number", descending: true }}
       maxHeight="60vh"
       onOpen={(trial) => trial.training !== null && open(trial.training)}
-      opened={opened && (trials.find(({ training }) => training === opened)?.run_id ?? null)}
+      opened={opened && String(trials.find(({ training }) => training === opened)?.number ?? "")}
       toolbar={
         <FilterBar summary={`${formatNumber(shown.length)} of ${formatNumber(trials.length)} trials`}>
           <ChoiceFilter
@@ -70,11 +56,6 @@ export function TrialTable(props: {
             label="State"
             choices={Object.entries(study.counts).map(([value, count]) => ({ value, count }))}
           />
-          {brushes.length > 0 && (
-            <Button size="sm" variant="outline" onClick={clear}>
-              Clear the marked ranges
-            </Button>
-          )}
         </FilterBar>
       }
     />
@@ -90,12 +71,10 @@ export function TrialTable(props: {
 function columnsOf(
   dagId: string,
   study: StudyDetail,
-  names: Names,
   onStop: () => void,
   onOpen: (run: string) => void,
   onLog: (trial: number) => void,
 ): Column<Trial>[] {
-  const front = new Set(study.pareto);
   return [
     {
       key: "number",
@@ -108,11 +87,6 @@ function columnsOf(
         <HStack gap={1.5}>
           {number}
           {number === study.best && <LuTrophy aria-label="the best so far" />}
-          {front.has(number) && (
-            <Text fontSize="xs" color="fg.muted">
-              front
-            </Text>
-          )}
         </HStack>
       ),
     },
@@ -136,13 +110,13 @@ function columnsOf(
         format: (value) => formatNumber(value, 5),
       }),
     ),
-    ...names.params.map(
+    ...paramsOf(study.columns).map(
       (name, place): Column<Trial> => ({
         key: `param.${name}`,
         label: name,
         width: widthFor(name),
         optional: place >= MOST_PARAMS,
-        value: ({ params }) => asNumber(params[name] ?? null) ?? params[name],
+        value: ({ params }) => asNumber(params[name]) ?? params[name],
         render: ({ params }) => <Text title={params[name]}>{written(params[name])}</Text>,
       }),
     ),
@@ -214,7 +188,7 @@ function columnsOf(
 const widthFor = (name: string): number => Math.min(Math.max(name.length * 8 + 36, 84), 200);
 
 function written(value: string | undefined): string {
-  const number = asNumber(value ?? null);
+  const number = asNumber(value);
   return value === undefined ? "–" : number === null ? value : formatNumber(number);
 }
 

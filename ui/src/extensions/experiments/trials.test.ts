@@ -1,9 +1,8 @@
-import { passes } from "airflow-hops";
 import {
-  bestOf,
+  asNumber,
   bestSoFar,
   isSearching,
-  namesOfStudy,
+  paramsOf,
   parseStudy,
   type StudyDetail,
   studyKey,
@@ -12,8 +11,6 @@ import {
 import { expect, test } from "vitest";
 
 const STUDY = {
-  metrics: ["auc", "latency"],
-  importance: { lr: 0.8, opt: 0.1 },
   columns: {
     number: [0, 1, 2, 3],
     state: ["complete", "pruned", "complete", "running"],
@@ -32,28 +29,27 @@ const STUDY = {
 } as unknown as StudyDetail;
 const TRIALS = trialsOf(STUDY);
 
-test("columns become a row for each trial, with what charts compare", () => {
+test("columns become a row for each trial", () => {
   expect(TRIALS[0]).toMatchObject({
-    run_id: "0",
+    number: 0,
     params: { epochs: "3", opt: "adam", lr: "0.1" },
-    metrics: { auc: 0.7, latency: 5 },
+    values: [0.7, 5],
+    seconds: 2.5,
   });
-  expect((TRIALS[0]?.end_time ?? 0) - (TRIALS[0]?.start_time ?? 0)).toBe(2500);
-  expect(TRIALS[3]).toMatchObject({ params: { opt: "sgd" }, values: [null, null], seconds: null, end_time: null });
-  const brush = { key: "params.lr", low: 0.05, high: 1, words: null };
-  expect(TRIALS.filter((trial) => passes(trial, [brush])).map(({ number }) => number)).toEqual([0]);
+  expect(TRIALS[3]).toMatchObject({ params: { opt: "sgd" }, values: [null, null], seconds: null });
 });
 
 test("the best so far is of complete trials, and of the metric's direction", () => {
   expect(bestSoFar(TRIALS, 0, "maximize")).toEqual([[0, 0.7], [2, 0.7]]); // biome-ignore format: pairs
   expect(bestSoFar(TRIALS, 1, "minimize")).toEqual([[0, 5], [2, 2]]); // biome-ignore format: pairs
-  expect(bestOf(TRIALS, 0, "maximize", 1).map(({ number }) => number)).toEqual([0]);
-  expect(bestOf(TRIALS, 1, "minimize", 1).map(({ number }) => number)).toEqual([2]);
-  expect(bestOf(TRIALS, 1, "minimize", 9).map(({ number }) => number)).toEqual([0, 2]);
 });
 
-test("parameters are ordered by importance, and constants do not vary", () => {
-  expect(namesOfStudy(STUDY)).toMatchObject({ params: ["lr", "opt", "epochs"], varying: ["lr", "opt"] });
+test("a value is a number only if it is one", () => {
+  expect(["1e-3", "", "adam", undefined, "Infinity"].map(asNumber)).toEqual([0.001, null, null, null, null]);
+});
+
+test("parameters that vary come first", () => {
+  expect(paramsOf(STUDY.columns)).toEqual(["lr", "opt", "epochs"]);
 });
 
 test("a study whose task has ended does not search, whatever its record says", () => {

@@ -1,13 +1,14 @@
-/** Trials of a study: rows of the API's columns, the best so far, and what the charts of runs compare. */
+/** Trials of a study: rows of the API's columns, and the best so far. */
 
-import { type Compared, instanceOf, type Names, parseInstance, type Schemas } from "airflow-hops";
+import { instanceOf, parseInstance, type Schemas } from "airflow-hops";
 
 export type Study = Schemas["StudyEntry"];
 export type StudyDetail = Schemas["StudyDetail"];
 
-export interface Trial extends Compared {
+export interface Trial {
   number: number;
   state: string;
+  params: Record<string, string>;
   values: (number | null)[];
   reason: string;
   started: string;
@@ -20,39 +21,35 @@ export interface Trial extends Compared {
 /** What a parameter's value is called. */
 export const inWords = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));
 
+/** The number in a value, where it is one. */
+export function asNumber(value: string | undefined): number | null {
+  if (value === undefined || value === "") {
+    return null;
+  }
+  const number = Number(value);
+  return Number.isFinite(number) ? number : null;
+}
+
 /** A row for each trial. */
-export function trialsOf({ columns, metrics }: Pick<StudyDetail, "columns" | "metrics">): Trial[] {
+export function trialsOf({ columns }: Pick<StudyDetail, "columns">): Trial[] {
   const params = Object.entries(columns.params);
-  return columns.number.map((number, place) => {
-    const values = columns.values.map((each) => each[place] ?? null);
-    const start = Date.parse(columns.started[place] ?? "");
-    const seconds = columns.seconds[place] ?? null;
-    return {
-      run_id: String(number),
-      name: `trial ${number}`,
-      dag_run_id: null,
-      map_index: -1,
-      iteration: -1,
-      start_time: start,
-      end_time: seconds === null ? null : start + 1000 * seconds,
-      params: Object.fromEntries(
-        params.flatMap(([name, each]) => {
-          const value: unknown = each[place] ?? null;
-          return value === null ? [] : [[name, inWords(value)]];
-        }),
-      ),
-      metrics: Object.fromEntries(metrics.map((name, metric) => [name, values[metric] ?? null])),
-      number,
-      state: columns.state[place] ?? "",
-      values,
-      reason: columns.reason[place] ?? "",
-      started: columns.started[place] ?? "",
-      seconds,
-      tries: columns.tries[place] ?? 1,
-      taken_from: columns.taken_from[place] ?? null,
-      training: columns.training[place] ?? null,
-    };
-  });
+  return columns.number.map((number, place) => ({
+    number,
+    state: columns.state[place] ?? "",
+    params: Object.fromEntries(
+      params.flatMap(([name, each]) => {
+        const value: unknown = each[place] ?? null;
+        return value === null ? [] : [[name, inWords(value)]];
+      }),
+    ),
+    values: columns.values.map((each) => each[place] ?? null),
+    reason: columns.reason[place] ?? "",
+    started: columns.started[place] ?? "",
+    seconds: columns.seconds[place] ?? null,
+    tries: columns.tries[place] ?? 1,
+    taken_from: columns.taken_from[place] ?? null,
+    training: columns.training[place] ?? null,
+  }));
 }
 
 /** Whether one value of a metric is better than another. */
@@ -76,32 +73,10 @@ export function bestSoFar(
   });
 }
 
-/** The best complete trials by a metric, at most so many, in the order of their numbers. */
-export function bestOf<Row extends Pick<Trial, "number" | "values">>(
-  trials: readonly Row[],
-  metric: number,
-  direction: string | undefined,
-  most: number,
-): Row[] {
-  const sign = direction === "minimize" ? 1 : -1;
-  const complete = trials.filter(({ values }) => typeof values[metric] === "number");
-  return complete
-    .sort((one, other) => sign * ((one.values[metric] ?? 0) - (other.values[metric] ?? 0)))
-    .slice(0, most)
-    .sort((one, other) => one.number - other.number);
-}
-
-/** Names for the charts: parameters that vary first, by their importance where it is known. */
-export function namesOfStudy({ columns, metrics, importance }: StudyDetail): Names {
-  const weight = (name: string) => importance[name] ?? 0;
-  const params = Object.keys(columns.params).sort((a, b) => weight(b) - weight(a) || a.localeCompare(b));
-  return {
-    metrics: [...metrics],
-    params,
-    varying: params.filter((name) => new Set((columns.params[name] ?? []).map(inWords)).size > 1),
-    headline: [...metrics],
-    severalTasks: false,
-  };
+/** Names of the parameters, those that vary first. */
+export function paramsOf({ params }: Pick<StudyDetail["columns"], "params">): string[] {
+  const constant = (name: string) => Number(new Set((params[name] ?? []).map(inWords)).size < 2);
+  return Object.keys(params).sort((a, b) => constant(a) - constant(b) || a.localeCompare(b));
 }
 
 const ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"];

@@ -10,14 +10,12 @@ import type { CurveRun } from "src/pages/Runs/CurveChart";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { Differences } from "src/pages/Runs/Differences";
 import { legendLabels, type Names, type Run } from "src/pages/Runs/figures";
-import { ParallelCoordinates } from "src/pages/Runs/ParallelCoordinates";
-import { RunScatter } from "src/pages/Runs/RunScatter";
 import { useCurves } from "src/pages/Runs/useCurves";
 
 const MOST_CURVES = 20;
 const FIRST = 5;
 
-/** Runs beside each other: those that are selected, or else the first of the table (curves), or all of it (the rest). */
+/** Runs beside each other: those that are selected, or else the curves of the first of the table. */
 export function RunCharts(props: {
   dagId: string;
   view: string;
@@ -26,29 +24,20 @@ export function RunCharts(props: {
   names: Names;
 }) {
   const { dagId, view, chosen, runs, names } = props;
-  const [, change] = useQuery();
-  const open = (run: string) => change({ run }, { push: true });
-  const all = chosen.length > 0 ? chosen : runs;
-  switch (view) {
-    case "parallel":
-      return <ParallelCoordinates runs={all} names={names} />;
-    case "scatter":
-      return <RunScatter runs={all} names={names} onOpen={open} />;
-    case "differences": {
-      const [first, second, ...more] = chosen;
-      return first === undefined || second === undefined ? (
-        <Empty title="Select two or more runs">Tick them in the table below to see where they differ.</Empty>
-      ) : (
-        <Stack gap={5}>
-          <Differences dagId={dagId} runs={chosen} names={names} />
-          <CodeDifferences dagId={dagId} runs={[first, second, ...more]} />
-          <RunCurves dagId={dagId} runs={chosen} selected />
-        </Stack>
-      );
-    }
-    default:
-      return <RunCurves dagId={dagId} runs={all} selected={chosen.length > 0} />;
+  if (view !== "differences") {
+    const selected = chosen.length > 0;
+    return <RunCurves dagId={dagId} runs={selected ? chosen : runs} selected={selected} />;
   }
+  const [first, second, ...more] = chosen;
+  return first === undefined || second === undefined ? (
+    <Empty title="Select two or more runs">Tick them in the table below to see where they differ.</Empty>
+  ) : (
+    <Stack gap={5}>
+      <Differences dagId={dagId} runs={chosen} names={names} />
+      <CodeDifferences dagId={dagId} runs={[first, second, ...more]} />
+      <RunCurves dagId={dagId} runs={chosen} selected />
+    </Stack>
+  );
 }
 
 function RunCurves({ dagId, runs, selected }: { dagId: string; runs: readonly Run[]; selected: boolean }) {

@@ -13,7 +13,6 @@ import { Dimmed } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
-import { passes, useBrushes } from "src/pages/Runs/brushes";
 import { columnsOf } from "src/pages/Runs/columns";
 import { isLive, namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
@@ -25,8 +24,6 @@ import { useDagId } from "src/shell/OfPipeline";
 const VIEWS = [
   ["table", "Table"],
   ["curves", "Curves"],
-  ["parallel", "Parallel coordinates"],
-  ["scatter", "Scatter"],
   ["differences", "Differences"],
 ] as const;
 
@@ -75,9 +72,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
   const problems = page?.problems ?? [];
   // Names of columns come from the newest runs, whatever the order.
   const { runs: known } = useRuns(dagId, "");
-  const { brushes, clear } = useBrushes();
   const names = useMemo(() => namesOf(known.length ? known : runs), [known, runs]);
-  const shown = useMemo(() => runs.filter((run) => passes(run, brushes)), [runs, brushes]);
   const selected = useMemo(() => new Set(compared), [compared]);
   const chosen = useChosen(dagId, compared, known, runs);
   const columns = useMemo(
@@ -118,7 +113,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
       <Dimmed when={found.isPlaceholderData}>
         <DataTable
           label="Training runs"
-          rows={shown}
+          rows={runs}
           columns={columns}
           rowKey={(run) => run.run_id}
           initialSort={{ column: "start_time", descending: true }}
@@ -131,20 +126,16 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
           onEnd={fetchMore}
           toolbar={
             <Summary
-              shown={shown.length}
               loaded={runs.length}
               more={found.hasNextPage}
               selected={compared.length}
               view={view}
-              brushed={brushes.length > 0}
               onCompare={() => setView("curves")}
               onClear={() => setCompared([])}
-              onClearBrushes={clear}
             />
           }
         />
       </Dimmed>
-      {brushes.length > 0 && shown.length === 0 && <Empty title="No loaded run is within the marked ranges" />}
     </Stack>
   );
 }
@@ -185,29 +176,20 @@ function useChosen(dagId: string, ids: readonly string[], known: readonly Run[],
 }
 
 function Summary(props: {
-  shown: number;
   loaded: number;
   more: boolean;
   selected: number;
   view: string;
-  brushed: boolean;
   onCompare: () => void;
   onClear: () => void;
-  onClearBrushes: () => void;
 }) {
-  const { shown, loaded, more, selected } = props;
-  const count = shown === loaded ? `${loaded}` : `${shown} of ${loaded}`;
+  const { loaded, more, selected } = props;
   return (
     <HStack gap={2} minH={9} fontSize="sm" wrap="wrap">
       <Text color="fg.muted" aria-live="polite">
-        {count} {loaded === 1 ? "run" : "runs"}
+        {loaded} {loaded === 1 ? "run" : "runs"}
         {more && " loaded, more as you scroll"}
       </Text>
-      {props.brushed && (
-        <Button size="xs" variant="outline" onClick={props.onClearBrushes}>
-          Clear the marked ranges
-        </Button>
-      )}
       {selected > 0 && (
         <>
           <Text fontWeight="semibold">{selected} selected</Text>

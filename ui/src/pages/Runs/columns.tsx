@@ -6,7 +6,7 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { type Column, numberColumn } from "src/components/table";
 import { formatDuration } from "src/format";
-import { durationOf, figureOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
+import { durationOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
 const MOST_PARAMS = 3;
@@ -66,7 +66,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         help: `Parameter ${name}`,
         optional: !names.varying.slice(0, MOST_PARAMS).includes(name),
         value: (run) => run.params[name],
-        render: (run) => <Text title={run.params[name]}>{shortened(figureOf(run, `params.${name}`) ?? "–")}</Text>,
+        render: (run) => <Text title={run.params[name]}>{shortened(run.params[name] ?? "–")}</Text>,
       }),
     ),
     {

@@ -6,23 +6,6 @@ import { instanceLabel } from "src/routes";
 
 export type Run = Schemas["TrainingRun"];
 
-/** What charts compare: a run, or a trial of a study. */
-export type Compared = Pick<
-  Run,
-  "run_id" | "name" | "dag_run_id" | "map_index" | "iteration" | "start_time" | "end_time" | "params" | "metrics"
->;
-
-/** What can be said of a run as one value, by a key as the search names it: `metrics.auc`, `params.lr`. */
-export function figureOf(run: Compared, key: string): string | number | null {
-  if (key.startsWith("metrics.")) {
-    return run.metrics[key.slice(8)] ?? null;
-  }
-  if (key.startsWith("params.")) {
-    return run.params[key.slice(7)] ?? null;
-  }
-  return key === "duration" ? durationOf(run) : null;
-}
-
 const DIGEST = /^(?=.*\d)[0-9a-f]{16,}$/i;
 
 /** Whether a value is a checksum: what says that something differs, and not what. */
@@ -32,15 +15,6 @@ export const isDigest = (value: string | number | null | undefined): boolean =>
 /** A value for a table; of a checksum its beginning. */
 export const shortened = (value: string | number): string =>
   isDigest(value) ? `${String(value).slice(0, 8)}…` : String(value);
-
-/** The number in a value, where it is one. */
-export function asNumber(value: string | number | null): number | null {
-  if (value === null || value === "") {
-    return null;
-  }
-  const number = Number(value);
-  return Number.isFinite(number) ? number : null;
-}
 
 /** Seconds from start to end; null of a run that has not ended. */
 export function durationOf(run: { start_time: number; end_time: number | null }): number | null {

@@ -1,17 +1,5 @@
-import { axisOf } from "src/pages/Runs/axes";
-import { formatBrush, parseBrush, passes } from "src/pages/Runs/brushes";
 import { type Curve, figuresOf, pointsOf, smooth } from "src/pages/Runs/curves";
-import {
-  asNumber,
-  durationOf,
-  figureOf,
-  isLoss,
-  labelOf,
-  legendLabels,
-  namesOf,
-  type Run,
-  shortened,
-} from "src/pages/Runs/figures";
+import { durationOf, isLoss, labelOf, legendLabels, namesOf, type Run, shortened } from "src/pages/Runs/figures";
 import { describe, expect, test } from "vitest";
 
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
@@ -47,12 +35,8 @@ describe("figures of runs", () => {
     ]);
   });
 
-  test("a value is found by its key, and is a number only if it is one", () => {
-    const [run] = RUNS as [Run];
-    expect(["metrics.loss", "params.opt", "duration", "params.gone", "other"].map((key) => figureOf(run, key))).toEqual(
-      [0.4, "adam", 2.5, null, null],
-    );
-    expect(["1e-3", "", "adam", null, "Infinity"].map(asNumber)).toEqual([0.001, null, null, null, null]);
+  test("a run that goes on has no duration", () => {
+    expect(RUNS.map(durationOf)).toEqual([2.5, 2.5]);
     expect(durationOf({ start_time: 1, end_time: null })).toBeNull();
   });
 
@@ -96,33 +80,6 @@ describe("figures of runs", () => {
   test("less is better of losses, errors and times", () => {
     expect(["val_loss", "eval_mae", "epoch_seconds", "brier"].every(isLoss)).toBe(true);
     expect(["auc", "accuracy", "f1"].some(isLoss)).toBe(false);
-  });
-
-  test("an axis is of words, of numbers, or of their logarithm over more than 50 times", () => {
-    expect(axisOf("params.opt", RUNS)).toMatchObject({ type: "category", label: "opt", words: ["adam", "sgd"] });
-    expect(axisOf("params.lr", RUNS).type).toBe("log");
-    expect(axisOf("params.layers", RUNS).type).toBe("value");
-    expect(axisOf("metrics.loss", [runOf({}, { loss: 1 }), runOf({}, { loss: 1e6 })]).type).toBe("value");
-  });
-});
-
-describe("marked ranges", () => {
-  const range = { key: "params.a:b", low: 0.1, high: 0.25, words: null };
-  const words = { key: "params.opt", low: 0, high: 0, words: ["adam", "x,y"] };
-
-  test("are read back from the address", () => {
-    expect([range, words].map((brush) => parseBrush(formatBrush(brush)))).toEqual([range, words]);
-    expect(["", "a:1", "[broken", "[]"].map(parseBrush)).toEqual([null, null, null, null]);
-  });
-
-  test("of one axis join, of several narrow", () => {
-    const lr = (low: number, high: number) => ({ key: "params.lr", low, high, words: null });
-    const left = (...brushes: Parameters<typeof passes>[1]) => RUNS.map((run) => passes(run, brushes));
-    expect(left(lr(0.1, 1))).toEqual([true, false]);
-    expect(left(lr(0.1, 1), lr(0, 0.01))).toEqual([true, true]);
-    expect(left(lr(0, 1), words)).toEqual([true, false]);
-    expect(left({ ...lr(0, 1), key: "params.opt" })).toEqual([false, false]);
-    expect(left()).toEqual([true, true]);
   });
 });
 

@@ -2,10 +2,9 @@
 
 from airflow_hops.extensions.experiments.core.search.options import SearchOptions
 from airflow_hops.extensions.experiments.core.search.space import Choice, IntUniform, LogUniform, Space, Uniform
-from airflow_hops.extensions.experiments.core.search.study import MAX_INTERMEDIATE, StudyRecord, TrialRecord
+from airflow_hops.extensions.experiments.core.search.study import StudyRecord, TrialRecord
 
 __all__ = [
-    "MAX_INTERMEDIATE",
     "Choice",
     "IntUniform",
     "LogUniform",

@@ -1,49 +1,43 @@
-"""Record of a study and of its trials, for readers without Optuna.
+"""Records of a study and of its trials: attributes of Optuna's, and a summary for readers without Optuna.
 
-It is in the store (:mod:`airflow_hops.extensions.experiments.core.studies`). Only the search's job writes it; each
-file is written atomically.
+The summary is in the store (:mod:`airflow_hops.extensions.experiments.core.studies`). Only the search's job writes it;
+each file is written atomically.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from airflow_hops.core.json_fields import CheckedFields
 
-TrialState = Literal["running", "complete", "pruned", "failed", "stopped"]
+TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "stopped"]
 StudyState = Literal["running", "complete", "failed", "stopped"]
-
-MAX_INTERMEDIATE = 100
-"""Maximum number of a trial's recorded intermediate values, including the first and the last."""
 
 
 @dataclass(frozen=True)
 class TrialRecord(CheckedFields):
-    """A trial, which is a line of the study's files.
+    """A trial, which is a line of the summary.
 
     Attributes:
         number: Number within the study, from 0.
-        state: ``running``; ``complete``: it has values; ``pruned`` by the pruner; ``failed``; ``stopped`` by a person.
+        state: ``waiting``: somebody has queued it with Optuna; ``running``; ``complete``: it has values; ``pruned`` by
+            the pruner; ``failed``; ``stopped`` by a person.
         params: Parameters by name, including constants.
         values: Final values of the study's metrics in their order; empty unless complete.
         metrics: All final metrics of a complete trial by name.
-        intermediate: Pairs ``[step, value]`` of the first metric, at most :data:`MAX_INTERMEDIATE`, by step.
         reason: Reason of a failure, pruning or stop, with the person; empty otherwise.
         started: Start of the trial, ISO 8601 UTC.
         ended: End of the trial, or None.
         seconds: Duration; 0 for a reused trial; None while it runs.
-        key: Key of code, data, options and parameters; trials with equal keys have the same values.
+        key: Key of code, data, options and parameters; trials with equal keys have the same values. Empty if somebody
+            has added the trial with Optuna: it guides the sampler, but cannot win.
         run_id: The DAG run that made it.
-        slot: Its parallel slot.
         tries: Number of starts; more than one if the search was killed during the trial.
         taken_from: ``study#number`` of the reused trial, or None.
         has_model: Whether it made a model, not only values.
         training: Id of its record among the training runs; None before it has ended.
-        resources: Resources of the trial: ``host``, ``ranks``, ``threads``.
-        distributions: If a function defines the space: Optuna's distributions as JSON, by parameter.
-        pruner_state: The pruner's state of the trial.
     """
 
     number: int
@@ -54,32 +48,18 @@ class TrialRecord(CheckedFields):
     run_id: str
     values: Sequence[float] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    intermediate: Sequence[Sequence[float]] = ()
     reason: str = ""
     ended: str | None = None
     seconds: float | None = None
-    slot: int = 0
     tries: int = 1
     taken_from: str | None = None
     has_model: bool = False
     training: str | None = None
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    distributions: Mapping[str, str] = field(default_factory=dict)
-    pruner_state: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, object]) -> Self:
-        """Reads the JSON object. Raises TypeError if a field is missing or has another type."""
-        trial = super().from_dict(value)
-        for point in trial.intermediate:
-            if len(point) != 2:
-                raise TypeError(f"intermediate has {point!r}, expected pairs of a step and a value")
-        return trial
 
 
 @dataclass(frozen=True)
 class StudyRecord(CheckedFields):
-    """The record of a study, ``study.json``.
+    """A study; ``study.json`` in the summary.
 
     Attributes:
         name: Name of the study, unique in the task.
@@ -96,9 +76,6 @@ class StudyRecord(CheckedFields):
         done: Number of this run's ended trials, without those that failed or were stopped before its task was cleared.
         best: Number of the best trial so far, by the metric that chooses; None before the first complete one.
         best_values: The best trial's metrics, in the study's order.
-        pareto: With several metrics, numbers of the trials that no other trial beats in all of them.
-        importance: Share of each parameter in the variance of the first metric (fANOVA, Hutter et al. 2014); empty if
-            too few trials are complete, or nothing varies.
         base: Key of code, data and options, which a trial's key extends with its parameters.
         choose: The metric that determines the winner.
         training: Id of the search's record among the training runs, or None.
@@ -130,8 +107,6 @@ class StudyRecord(CheckedFields):
     best: int | None = None
     best_values: Sequence[float] = ()
     best_params: Mapping[str, Any] = field(default_factory=dict)
-    pareto: Sequence[int] = ()
-    importance: Mapping[str, float] = field(default_factory=dict)
     choose: str | None = None
     training: str | None = None
     error: str | None = None

@@ -1,178 +1,327 @@
-"""Optuna's part of a search: proposes parameters, and decides on pruning.
+"""A search's study: Optuna's, whose journal in the store is the record of the search.
 
-Its study lives in memory and is rebuilt from the record of trials: nothing is stored in a database or pickled.
+Optuna has the trials with their parameters, values and reports; attributes have what it does not know: of the study
+the fields of :class:`StudyRecord`, of a trial those of :class:`TrialRecord`. Both are read from it when a search
+resumes, and written from it as a summary for readers without Optuna.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    distribution_to_json,
-    json_to_distribution,
-)
+from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.storages import JournalStorage
+from optuna.trial import Trial, TrialState, create_trial
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.steps.protocol import check_json
-from airflow_hops.extensions.experiments.core.search import Choice, SearchOptions, TrialRecord
-from airflow_hops.extensions.experiments.core.search.space import Dimension, IntUniform, LogUniform
-from airflow_hops.extensions.experiments.ml.search.differential_evolution import DifferentialEvolutionSampler
+from airflow_hops.core.store.leases import Lease, LeaseLost
+from airflow_hops.core.times import now, seconds_since
+from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
+from airflow_hops.extensions.experiments.ml.search.attributes import (
+    STATES,
+    differing_fields,
+    frozen_trial,
+    study_record,
+    trial_key,
+    trial_record,
+)
+from airflow_hops.extensions.experiments.ml.search.distributions import decoded, distributions_of, encoded
+from airflow_hops.extensions.experiments.ml.search.journal import StoreJournal
+from airflow_hops.extensions.experiments.ml.search.samplers import pruner_of, resumed_seed, sampler_of
 from airflow_hops.ml.step.context import resolve
 
-# Optuna's study is derived state: the record of trials is the only truth, and a new process adds all of them to a new
-# study. Running trials are added, too, and continue under their numbers (take_up). The sampler's seed depends on the
-# number of trials, so that a resumed search does not propose the same parameters again.
+# Changes are written at most about once a second, by the search that holds the study's lease; check() before each write
+# ends a search whose study was claimed by another one. The journal is written first, so the summary never has more.
+# States of a trial: running → complete, pruned, failed or stopped, which Optuna calls FAIL. A trial is recorded as
+# running before it starts, and as ended after its output has been stored (Search.ended). After a kill, trials in the
+# state running are run again under their numbers, up to three tries. A kill therefore repeats the trials that ran at
+# the last save, and loses none. The sampler's seed depends on the number of trials, so that a resumed search does not
+# propose the same parameters again.
+
+_MAX_TRIES = 3
+_ANSWER_S = 30.0
 
 log = logging.getLogger(__name__)
 
-_STATES = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
-_RUNG = "completed_rung"
-_IMPORTANCE_TRIALS = 1000
-
-
-@dataclass(frozen=True)
-class ProposedTrial:
-    """Trial to run.
-
-    Attributes:
-        distributions: Optuna's, as JSON, if a function defines the space.
-    """
-
-    number: int
-    params: dict[str, Any]
-    distributions: dict[str, str] = field(default_factory=dict)
-
 
 class OptunaStudy:
-    """Study of Optuna, in memory.
+    """Study of a search; :meth:`save` writes its changes.
 
     Args:
+        folder: Its folder in the store.
+        record: Record of a new study.
         options: Options of the search.
-        trials: All trials so far, by number, for Optuna.
-        done: Parameters that a grid need not repeat.
+        shared: Whether runs of the task share the study; an unshared one restarts if space, code or data differ.
+        reuse: Whether trials of an earlier try count after it published its winner; otherwise the study restarts.
+        lease: The study's lease, which this search holds.
         make_sampler: Creates a sampler from a seed, instead of the one in the options.
         points: Parameters of a grid's trials, instead of all combinations of the space's values.
+
+    Attributes:
+        record: The study.
+        trials: All trials, by number.
+        was_killed: Whether an earlier try of this run was killed.
+        begun_s: Seconds since the first try of this run began; 0 after its winner was published.
+        was_stopped_by: The person who stopped an earlier try of this run whose winner is not yet published.
+
+    Raises:
+        BadInput: the study exists with another space or other metrics, or its journal is damaged.
     """
 
     def __init__(
         self,
+        folder: StudyFolder,
+        record: StudyRecord,
         options: SearchOptions,
-        trials: Sequence[TrialRecord],
-        done: Sequence[Mapping[str, object]] = (),
+        *,
+        shared: bool = False,
+        reuse: bool = True,
+        lease: Lease | None = None,
         make_sampler: Callable[[int], optuna.samplers.BaseSampler] | None = None,
-        points: Sequence[Mapping[str, object]] | None = None,
+        points: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._options, self._dimensions = options, options.dimensions()
-        self._function: Callable[[Trial], object] | None = None
-        if isinstance(options.space, str):
-            self._function = resolve(options.space)
+        self._folder, self._lease, self._options = folder, lease, options
+        self._dimensions = options.dimensions()
+        self._function = resolve(options.space) if isinstance(options.space, str) else None
         self._distributions = {} if points is not None else distributions_of(self._dimensions)
-        known = {json.dumps(dict(params), sort_keys=True) for params in done}
-        grid = options.points() if points is None and options.sampler == "grid" else iter(points or ())
-        self._grid = (point for point in grid if json.dumps(point, sort_keys=True) not in known)
+        self._running: dict[int, Trial] = {}
+        self._failing_since: float | None = None
+        self.was_killed, self.begun_s = False, 0.0
+        self.was_stopped_by: str | None = None
+        self.trials: list[TrialRecord] = []
+        self._stored: optuna.Study | None = None
+        self.record, self._counted_from = record, 0
+        earlier = self._open()
+        differing = [] if earlier is None else differing_fields(earlier, record)
+        if earlier is not None and not shared:
+            is_other = differing or earlier.base != record.base
+            if is_other or (earlier.published and not reuse):
+                why = "is of another space, code or data" if is_other else "is complete, and the cache is off"
+                log.info("%s: the study of an earlier try %s; starting again", folder.uri, why)
+                folder.clear()
+                earlier = self._open()
+        if earlier is not None and differing:
+            recorded, actual = (json.dumps(each.to_dict()[differing[0]]) for each in (earlier, record))
+            raise BadInput(
+                f"study {record.name!r} ({folder.uri}) has a different {differing[0]} from this search's: {recorded}, "
+                f"found {actual}; give this search another name with study=, or the same space, metrics and directions"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            self._study = optuna.create_study(
-                sampler=(make_sampler or partial(_sampler, options))(_seed(options, trials)),
-                pruner=_pruner(options.pruner),
-                directions=list(options.directions),
-            )
-        self._study.add_trials([frozen_trial(trial, self._dimensions, self._distributions) for trial in trials])
-        self._running: dict[int, Trial] = {}
+            self._study = self._loaded(earlier)
+            seed = resumed_seed(options, len(self.trials))
+            self._study.sampler = sampler_of(options, seed) if make_sampler is None else make_sampler(seed)
+            self._study.pruner = pruner_of(options)
+        self._changed = set(range(len(self.trials)))  # a kill may have left an older summary
+        if earlier is not None:
+            self._resume(earlier)
+        for trial in self.current:
+            self._rank(trial)
+        self.update()
+        made = {json.dumps(dict(params), sort_keys=True) for params in self.done}
+        grid = iter(points) if points is not None else options.points() if options.sampler == "grid" else None
+        self._grid = None if grid is None else (p for p in grid if json.dumps(p, sort_keys=True) not in made)
 
-    def ask(self) -> ProposedTrial | None:
-        """Returns the next trial, or None at the end of a grid.
+    def _open(self) -> StudyRecord | None:
+        """Opens the journal; returns the study, or None if there is none."""
+        uri = self._folder.uri
+        self._journal = StoreJournal(self._folder.store, uri)
+        self._stored, self.trials = None, []
+        try:
+            self._storage = JournalStorage(self._journal)
+            for name in optuna.get_all_study_names(self._storage):
+                self._stored = optuna.load_study(study_name=name, storage=self._storage)
+                self.trials = [trial_record(trial) for trial in self._stored.get_trials(deepcopy=False)]
+                return study_record(self._stored)
+        except (ValueError, TypeError, KeyError, AssertionError) as error:
+            text = f"{type(error).__name__}: {error}"
+            raise BadInput(
+                f"{uri}/journal.log: not the journal of a search ({text}); restore it, or remove the study"
+            ) from error
+        return self._folder.read()
+
+    def _loaded(self, earlier: StudyRecord | None) -> optuna.Study:
+        """Returns Optuna's study, with the trials of a version that had only the summary."""
+        study, record = self._stored, self.record
+        if study is None:
+            study = optuna.create_study(
+                study_name=record.name, storage=self._storage, directions=list(record.directions)
+            )
+            study.set_metric_names(list(record.metrics))
+        left = [] if earlier is None else self._folder.trials()[len(self.trials) :]
+        study.add_trials([frozen_trial(trial, self._dimensions, self._distributions) for trial in left])
+        self.trials += [replace(trial, more={}) for trial in left]
+        return study
+
+    def _resume(self, earlier: StudyRecord) -> None:
+        """Continues a study of this run, or one that runs share."""
+        continues = earlier.run_id == self.record.run_id
+        first = earlier.first_trial if continues else len(self.trials)
+        # Clearing the task repeats failed and stopped trials; a retry after a kill counts them as run.
+        self.was_killed = continues and earlier.state == "running"
+        self._counted_from = first if self.was_killed else len(self.trials)
+        started = earlier.started if continues else self.record.started
+        self.record = replace(self.record, first_trial=first, started=started)
+        if continues and not earlier.published:
+            # A person may clear the task of an ended search long after it.
+            until = 0.0 if self.was_killed or earlier.ended is None else seconds_since(earlier.ended)
+            self.begun_s = seconds_since(earlier.started) - until
+            if earlier.state == "stopped" and any(trial.state == "complete" for trial in self.current):
+                self.was_stopped_by = earlier.stopped_by
+
+    @property
+    def own(self) -> list[TrialRecord]:
+        """Trials of this run that count: not those that failed or were stopped before the task was cleared."""
+        return [
+            trial
+            for trial in self.trials[self.record.first_trial :]
+            if trial.key and (trial.state not in ("failed", "stopped") or trial.number >= self._counted_from)
+        ]
+
+    @property
+    def done(self) -> list[Mapping[str, Any]]:
+        """Parameters that a grid need not repeat: those of this code and data, unless the trial failed before."""
+        counted = {trial.number for trial in self.own}
+        return [t.params for t in self.current if t.number in counted or t.state in ("complete", "pruned")]
+
+    @property
+    def current(self) -> Iterator[TrialRecord]:
+        """Trials of this code and data."""
+        return (trial for trial in self.trials if trial.key == trial_key(self.record.base, trial.params))
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """Best trial of this code and data so far."""
+        return None if self.record.best is None else self.trials[self.record.best]
+
+    def interrupted(self) -> list[TrialRecord]:
+        """Returns the trials that ran when the search was killed; marks those with too many tries as failed."""
+        results = []
+        for trial in [trial for trial in self.trials if trial.state == "running"]:
+            if not trial.key:
+                self.put(replace(trial, state="failed", reason="the search was killed before it began", ended=now()))
+            elif trial.number < self.record.first_trial or trial.tries >= _MAX_TRIES:
+                reason = f"the search was ended {trial.tries} times while it ran"
+                self.put(replace(trial, state="failed", reason=reason, ended=now()))
+            else:
+                results.append(trial)
+        return results
+
+    def ask(self) -> TrialRecord | None:
+        """Returns the next trial, which :meth:`put` then records; None at the end of a grid.
 
         Raises:
             BadInput: the function of the space returned no parameters, or suggests choices that Python finds equal.
         """
-        point: Mapping[str, object] | None = None
-        if self._options.sampler == "grid":
+        if self._grid is not None:
             point = next(self._grid, None)
             if point is None:
                 return None
-            self._study.enqueue_trial(
-                {name: _encoded(self._dimensions, name, point[name]) for name in self._distributions}
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # samplers warn if they fall back to random values
-            trial = self._study.ask(self._distributions)
-            if point is not None:
-                params = dict(point)
-            else:
-                params = self._called(trial) if self._function is not None else self._decoded(trial.params)
-        self._running[trial.number] = trial
-        report = trial.distributions if self._function is not None else {}
-        return ProposedTrial(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
-
-    def take_up(self, number: int) -> None:
-        """Continues a running trial of an earlier try, with its number and parameters."""
-        self._running[number] = Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
+            params = dict(point)
+            values = {name: encoded(self._dimensions, name, point[name]) for name in self._distributions}
+            running = create_trial(state=TrialState.RUNNING, params=values, distributions=self._distributions)
+            self._study.add_trial(running)
+            number = len(self._study.get_trials(deepcopy=False)) - 1
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # samplers warn if they fall back to random values
+                trial = self._study.ask(self._distributions)
+                number, self._running[trial.number] = trial.number, trial
+                try:
+                    params = (
+                        self._called(trial) if self._dimensions is None else decoded(self._dimensions, trial.params)
+                    )
+                except Exception:
+                    self._study.tell(trial, state=TrialState.FAIL)
+                    raise
+        return TrialRecord(
+            number=number,
+            state="running",
+            params=params,
+            started=now(),
+            key=trial_key(self.record.base, params),
+            run_id=self.record.run_id,
+        )
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Adds an intermediate value of a running trial; returns whether to prune it."""
         if len(self._options.metrics) > 1:
             return False
-        trial = self._running[number]
+        trial = self._trial(number)
         trial.report(value, step)
         return bool(trial.should_prune())
 
-    def tell(self, number: int, values: Sequence[float] | None, *, pruned: bool = False) -> dict[str, object]:
-        """Ends a running trial; returns the pruner's state for it.
+    def put(self, trial: TrialRecord) -> bool:
+        """Adds or updates a running trial, or ends it; returns whether it is the best one now."""
+        own = self._trial(trial.number)
+        _write(own, own.user_attrs, trial)
+        if trial.state != "running":
+            self._study.tell(own, list(trial.values) or None, state=STATES[trial.state])
+            self._running.pop(trial.number)
+        self.trials[trial.number : trial.number + 1] = [trial]
+        self._changed.add(trial.number)
+        return self._rank(trial)
 
-        ``values`` are those of a complete trial, None otherwise.
+    def update(self, **values: Any) -> None:
+        """Changes fields of the study."""
+        self.record = replace(self.record, **values)
+        _write(self._study, self._study.user_attrs, self.record)
+
+    def save(self, *, final: bool = False) -> None:
+        """Writes the changes. If the store is unavailable for some seconds, the next call tries again.
+
+        Args:
+            final: Whether this is the last call.
+
+        Raises:
+            HopsError: the store is unavailable for longer, or this is the last call.
+            LeaseLost: another search has taken the study.
         """
-        trial = self._running.pop(number)
-        if values is not None:
-            self._study.tell(trial, list(values))
-        else:
-            self._study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
-        return {name: value for name, value in trial._get_latest_trial().system_attrs.items() if _RUNG in name}
-
-    def importance(self) -> dict[str, float]:
-        """Returns each parameter's share of the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014).
-
-        Parameters whose bounds depend on others are left out. It never raises, so that it cannot fail a search.
-        """
-        trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))[-_IMPORTANCE_TRIALS:]
-        shared = set.intersection(*(set(trial.params) for trial in trials)) if trials else set()
-        fixed = [n for n in sorted(shared) if all(t.distributions[n] == trials[0].distributions[n] for t in trials)]
-        varying = [n for n in fixed if any(t.params[n] != trials[0].params[n] for t in trials)]
-        if len(trials) < 4 or not varying or len({(trial.values or [0.0])[0] for trial in trials}) < 2:
-            return {}
-        study = optuna.create_study(directions=list(self._options.directions))
-        study.add_trials(trials)
+        changed, self._changed = self._changed, set()
+        best = self.best
+        self.update(
+            counts=dict(Counter(trial.state for trial in self.trials)),
+            done=sum(trial.state not in ("waiting", "running") for trial in self.own),
+            best_values=() if best is None else best.values,
+            best_params={} if best is None else best.params,
+        )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                shares = optuna.importance.get_param_importances(
-                    study,
-                    evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
-                    params=varying,
-                    target=lambda trial: trial.values[0],
-                )
-        except Exception as error:
-            log.warning("the importance of parameters cannot be computed: %s", error)
-            return {}
-        return {name: round(float(share), 4) for name, share in shares.items() if math.isfinite(share)}
+            if self._lease is not None:
+                self._lease.check()
+            self._journal.flush()
+            self._folder.write_trials(self.trials, changed)
+            self._folder.write(self.record)
+            self._failing_since = None
+        except LeaseLost:
+            raise
+        except (OSError, HopsError) as error:
+            self._changed |= changed
+            self._failing_since = self._failing_since or time.monotonic()
+            if final or time.monotonic() - self._failing_since > _ANSWER_S:
+                raise HopsError(f"{self._folder.uri}: the record of the search cannot be written: {error}") from error
+            log.warning("%s: the record cannot be written; trying again: %s", self._folder.uri, error)
 
-    def _called(self, trial: Trial) -> dict[str, object]:
+    def _trial(self, number: int) -> Trial:
+        """Returns Optuna's running trial, of an earlier try, too."""
+        if number not in self._running:
+            trial = self._study.get_trials(deepcopy=False)[number]
+            self._running[number] = Trial(self._study, trial._trial_id)
+        return self._running[number]
+
+    def _called(self, trial: Trial) -> dict[str, Any]:
+        """Returns the parameters of the function that defines the space."""
         assert self._function is not None
         returned = self._function(trial)
         params = dict(trial.params) if returned is None else returned
@@ -187,101 +336,19 @@ class OptunaStudy:
                 )
         return dict(params)
 
-    def _decoded(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all parameters for the user's code: those chosen by Optuna, and constants."""
-        params = {}
-        for name, each in (self._dimensions or {}).items():
-            if name not in encoded:
-                assert isinstance(each, Choice)
-                params[name] = each.choices[0]
-            else:
-                params[name] = json.loads(encoded[name]) if isinstance(each, Choice) else encoded[name]
-        return params
+    def _rank(self, trial: TrialRecord) -> bool:
+        if trial.state != "complete" or trial.key != trial_key(self.record.base, trial.params):
+            return False
+        chosen = list(self.record.metrics).index(self.record.choose or self.record.metrics[0])
+        sign = -1.0 if self.record.directions[chosen] == "maximize" else 1.0
+        if self.best is not None and sign * self.best.values[chosen] <= sign * trial.values[chosen]:
+            return False
+        self.record = replace(self.record, best=trial.number)
+        return True
 
 
-def frozen_trial(
-    trial: TrialRecord, dimensions: Mapping[str, Dimension] | None, distributions: Mapping[str, BaseDistribution]
-) -> FrozenTrial:
-    """Converts a trial to Optuna's class.
-
-    Args:
-        trial: The trial.
-        dimensions: Dimensions of the space; None if a function defines it, which records distributions by trial.
-        distributions: Distributions of the dimensions that Optuna chooses.
-    """
-    if dimensions is None:
-        distributions = {name: json_to_distribution(text) for name, text in trial.distributions.items()}
-    params = {name: _encoded(dimensions, name, trial.params[name]) for name in distributions if name in trial.params}
-    state = _STATES.get(trial.state, TrialState.FAIL)
-    return create_trial(
-        state=state,
-        values=list(trial.values) if state == TrialState.COMPLETE else None,
-        params=params,
-        distributions={name: distributions[name] for name in params},
-        intermediate_values={int(step): value for step, value in trial.intermediate},
-        system_attrs=dict(trial.pruner_state),
-    )
-
-
-def distributions_of(dimensions: Mapping[str, Dimension] | None) -> dict[str, BaseDistribution]:
-    """Returns Optuna's distributions of a space, without constants."""
-    return {
-        name: _distribution(each)
-        for name, each in (dimensions or {}).items()
-        if not isinstance(each, Choice) or len(each.choices) > 1
-    }
-
-
-def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: object) -> object:
-    """Returns a value for Optuna: of a choice, JSON.
-
-    It accepts neither lists nor objects, and treats choices that are equal in Python, such as 1, 1.0 and True, as one.
-    """
-    return json.dumps(value) if isinstance((dimensions or {}).get(name), Choice) else value
-
-
-def _distribution(dimension: Dimension) -> BaseDistribution:
-    match dimension:
-        case Choice(choices):
-            return CategoricalDistribution([json.dumps(value) for value in choices])
-        case IntUniform(low, high, step, log):
-            return IntDistribution(low, high - (high - low) % step, log=log, step=step)
-        case LogUniform(low, high):
-            return FloatDistribution(low, high, log=True)
-        case _:
-            values, width = dimension.values(), dimension.step
-            if values is None or width is None:
-                return FloatDistribution(dimension.low, dimension.high)
-            with warnings.catch_warnings():
-                # Rounds down to the last value. Given that itself, it may round down to the one before.
-                warnings.simplefilter("ignore", UserWarning)
-                return FloatDistribution(dimension.low, values[-1] + width / 2, step=width)
-
-
-def _seed(options: SearchOptions, trials: Sequence[TrialRecord]) -> int:
-    """Returns the sampler's seed; a resumed study must not repeat its random numbers."""
-    if not trials:
-        return options.seed
-    return int(numpy.random.SeedSequence([options.seed, len(trials)]).generate_state(1)[0])
-
-
-def _sampler(options: SearchOptions, seed: int) -> optuna.samplers.BaseSampler:
-    match options.sampler:
-        case "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        case "differential_evolution":
-            return DifferentialEvolutionSampler(seed)
-        case "tpe":
-            return optuna.samplers.TPESampler(seed=seed, constant_liar=options.parallel > 1)
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-def _pruner(name: str) -> optuna.pruners.BasePruner:
-    match name:
-        case "median":
-            return optuna.pruners.MedianPruner()
-        case "asha":
-            return optuna.pruners.SuccessiveHalvingPruner()
-        case "hyperband":
-            return optuna.pruners.HyperbandPruner()
-    return optuna.pruners.NopPruner()
+def _write(to: optuna.Study | Trial, known: Mapping[str, Any], record: StudyRecord | TrialRecord) -> None:
+    """Writes the fields that have changed as attributes."""
+    for name, value in record.to_dict().items():
+        if name not in known or known[name] != value:
+            to.set_user_attr(name, value)

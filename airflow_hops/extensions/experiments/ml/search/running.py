@@ -20,27 +20,27 @@ class RunningTrial:
 
     Attributes:
         output: Folder of its training.
-        series: The first metric's value by step.
+        slot: Number of its slot.
+        steps: Steps of which the first metric was reported.
         curves: All reports, by step.
         metrics: Last finite value of each metric.
         ending: State and reason of the request to end; None without a request.
         kill_at: Time at which to kill it, if it is to end.
         result: Summary of its training.
         error: Event of a failed training.
-        heard: Whether it has reported since the record was written.
         lacks_metric: Whether it has ended without a metric of the search.
     """
 
     began: float
     output: Path
-    series: dict[int, float] = field(default_factory=dict)
+    slot: int
+    steps: set[int] = field(default_factory=set)
     curves: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     ending: tuple[TrialState, str] | None = None
     kill_at: float | None = None
     result: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
-    heard: bool = False
     lacks_metric: bool = False
 
     def take(self, step: int, metrics: Mapping[str, float], name: str) -> float | None:
@@ -48,9 +48,9 @@ class RunningTrial:
         self.metrics.update(metrics)
         self.curves.append((step, metrics))
         value = metrics.get(name)
-        if value is None or not math.isfinite(value) or step in self.series or step < 0 or self.ending:
+        if value is None or not math.isfinite(value) or step in self.steps or step < 0 or self.ending:
             return None
-        self.series[step], self.heard = value, True
+        self.steps.add(step)
         return value
 
     def measured(self, metric: str) -> dict[str, float]:
@@ -87,17 +87,6 @@ class RunningTrial:
             if not math.isfinite(metrics[name]):
                 return "failed", f"metric {name!r} is {metrics[name]}, expected a finite number", {}
         return "complete", "", {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-    @property
-    def resources(self) -> dict[str, object]:
-        """Resources that it used."""
-        if self.result is None:
-            return {}
-        return {
-            "hosts": self.result["hosts"],
-            "ranks": self.result["ranks"],
-            "threads": self.result["threads_per_rank"],
-        }
 
 
 def returned_numbers(value: object, metric: str) -> dict[str, float]:

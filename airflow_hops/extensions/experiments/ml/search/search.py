@@ -19,7 +19,6 @@ from airflow_hops.core.times import now
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
 from airflow_hops.extensions.experiments.core.search.study import StudyState, TrialState
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
-from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 from airflow_hops.extensions.experiments.ml.search.processes import Trials
 from airflow_hops.extensions.experiments.ml.search.running import RunningTrial, described
@@ -38,7 +37,6 @@ _WAIT_S = 0.5
 _SAVE_S = 1.0
 _STOP_S = 2.0
 _GRACE_S = 5.0
-_IMPORTANCE_S = 30.0
 _REASON_CHARACTERS = 2000
 
 log = logging.getLogger(__name__)
@@ -50,9 +48,8 @@ class Search:
     Args:
         options: Options of the search.
         np: Ranks of a trial.
-        study: Optuna's part.
-        ledger: The record.
-        folder: Folder of the record and of requests to stop.
+        study: The study.
+        folder: Folder of the study.
         trials: Starts trials.
         runs: Training runs of the search and its trials.
         scratch: Folder for the output of trials.
@@ -71,13 +68,12 @@ class Search:
         options: SearchOptions,
         np: int,
         study: OptunaStudy,
-        ledger: Ledger,
         folder: StudyFolder,
         trials: Trials,
         runs: StudyRuns,
         scratch: Path,
     ) -> None:
-        self._options, self._np, self._study, self._ledger = options, np, study, ledger
+        self._options, self._np, self._study = options, np, study
         self._folder, self._trials, self._runs, self._scratch = folder, trials, runs, scratch
         self.earlier: dict[str, tuple[str, TrialRecord]] = {}
         self.keep: Callable[[TrialRecord, Path, Mapping[str, Any]], None] = lambda *_: None
@@ -86,11 +82,9 @@ class Search:
         self.say: Callable[[float, str], None] = lambda *_: None
         self._running: dict[int, RunningTrial] = {}
         self._waiting: list[TrialRecord] = []
-        self._looked, self._saved, self._weighed = 0.0, 0.0, time.monotonic()
-        self._began = time.monotonic() - ledger.begun_s
-        self._importance_of, self._save_took_s, self._has_news = 0, 0.0, False
-        self._importance = ledger.study.importance
-        self._stopped_by = ledger.was_stopped_by
+        self._looked, self._saved, self._save_took_s, self._has_news = 0.0, 0.0, 0.0, False
+        self._began = time.monotonic() - study.begun_s
+        self._stopped_by = study.was_stopped_by
         self._failure: tuple[str, bool] | None = None
         self._exhausted, self._is_late = False, False
 
@@ -104,18 +98,16 @@ class Search:
         state: StudyState = "failed"
         error = None
         try:
-            if not self._ledger.was_killed:
+            if not self._study.was_killed:
                 self._answered()
-            self._waiting = self._ledger.interrupted()
-            for trial in self._waiting:
-                self._study.take_up(trial.number)
+            self._waiting = self._study.interrupted()
             self._answer_stops()
             self._work()
             state = "complete" if self._stopped_by is None else "stopped"
-            if self._ledger.best is None:
+            if self._study.best is None:
                 state = "failed" if state == "complete" else state
                 raise self._no_winner()
-            return self._ledger.best
+            return self._study.best
         except BaseException as raised:
             error = str(raised) if isinstance(raised, HopsError) else f"{type(raised).__name__}: {raised}"
             state = state if state == "stopped" else "failed"
@@ -129,7 +121,7 @@ class Search:
         if self._stopped_by is not None:
             return f"{self._stopped_by} stopped the search"
         if self._is_late:
-            return f"the timeout of {self._options.timeout_s:g} s left {len(self._ledger.own)} trials"
+            return f"the timeout of {self._options.timeout_s:g} s left {len(self._study.own)} trials"
         return None
 
     def _close(self, state: StudyState, error: str | None) -> None:
@@ -137,20 +129,16 @@ class Search:
         for number in self._running:
             self._trials.end(number)
         why = f"{self._stopped_by} stopped the search" if self._stopped_by else f"the search ended: {error}"
-        for trial in [trial for trial in self._ledger.trials if trial.state == "running"]:
+        for trial in [trial for trial in self._study.trials if trial.state == "running"]:
             run_id = self._runs.id_of(trial.number)
             stopped = replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now(), training=run_id)
-            self._ledger.put(stopped)
+            self._study.put(stopped)
             curves = self._running[trial.number].curves if trial.number in self._running else []
             with suppress(Exception):  # errors of the thread, which have ended the search
                 self._runs.log(stopped, curves)
         self._runs.finish()
-        if state != "failed":
-            self._weigh()
-        self._ledger.update(
-            importance=self._importance, state=state, error=error, ended=now(), stopped_by=self._stopped_by
-        )
-        self._ledger.save(final=True)
+        self._study.update(state=state, error=error, ended=now(), stopped_by=self._stopped_by)
+        self._study.save(final=True)
         self._answered()
 
     def _work(self) -> None:
@@ -165,18 +153,8 @@ class Search:
             if now - self._looked > _STOP_S:
                 self._looked = now
                 self._answer_stops()
-            if now - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
-                self._importance_of = len(self._ledger.trials)
-                self._runs.do(self._weigh)
-                self._weighed = time.monotonic()
             if now - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
-                for number, running in self._running.items():
-                    if running.heard:
-                        running.heard = False
-                        series = thinned(sorted(running.series.items()))
-                        self._ledger.put(replace(self._ledger.trials[number], intermediate=series))
-                self._ledger.update(importance=self._importance)
-                self._ledger.save()
+                self._study.save()
                 self._has_news, self._saved = False, time.monotonic()
                 self._save_took_s = self._saved - now
             if not self._running:
@@ -190,38 +168,28 @@ class Search:
             return False
         if self._waiting:
             again = self._waiting.pop(0)
-            self._start(replace(again, tries=again.tries + 1, started=now(), intermediate=()))
+            self._start(replace(again, tries=again.tries + 1, started=now()))
             return True
-        if self._exhausted or len(self._ledger.own) >= self._options.wanted:
+        if self._exhausted or len(self._study.own) >= self._options.wanted:
             return False
         if self._options.timeout_s is not None and time.monotonic() - self._began > self._options.timeout_s:
             self._is_late = True
             return False
-        proposal = self._study.ask()
-        self._exhausted = proposal is None
-        if proposal is None:
+        trial = self._study.ask()
+        if trial is None:
+            self._exhausted = True
             return False
-        study = self._ledger.study
-        trial = TrialRecord(
-            number=proposal.number,
-            state="running",
-            params=proposal.params,
-            started=now(),
-            key=trial_key(study.base, proposal.params),
-            run_id=study.run_id,
-            distributions=proposal.distributions,
-        )
         if not self._take_over(trial):
             self._start(trial)
         return True
 
     def _start(self, trial: TrialRecord) -> None:
-        taken = {self._ledger.trials[number].slot for number in self._running}
+        taken = {running.slot for running in self._running.values()}
         slot = next(number for number in range(self._options.parallel) if number not in taken)
         output = self._scratch / f"trial-{trial.number}"
         shutil.rmtree(output, ignore_errors=True)
-        self._ledger.put(replace(trial, slot=slot))
-        self._running[trial.number] = RunningTrial(time.monotonic(), output)
+        self._study.put(trial)
+        self._running[trial.number] = RunningTrial(time.monotonic(), output, slot)
         self._trials.start(Assignment(trial.number, slot, dict(trial.params), self._np, str(output)))
 
     def _take_over(self, trial: TrialRecord) -> bool:
@@ -235,15 +203,13 @@ class Search:
             state="complete",
             values=values,
             metrics=earlier.metrics,
-            intermediate=earlier.intermediate,
             has_model=earlier.has_model,
             ended=trial.started,
             seconds=0.0,
             taken_from=f"{name}#{earlier.number}",
             training=self._runs.id_of(trial.number),
         )
-        self._study.tell(trial.number, values)
-        self._ledger.put(taken)
+        self._study.put(taken)
         self._runs.log(taken, [])
         return True
 
@@ -277,18 +243,15 @@ class Search:
         state, reason, metrics = running.outcome(self._options.metrics, code, self.measured)
         values = [metrics[name] for name in self._options.metrics] if state == "complete" else None
         trial = replace(
-            self._ledger.trials[number],
+            self._study.trials[number],
             state=state,
             values=values or (),
             metrics=metrics,
             reason=reason.partition(LOG_FOLLOWS)[0].strip()[:_REASON_CHARACTERS],
-            intermediate=thinned(sorted(running.series.items())),
             ended=now(),
             seconds=round(time.monotonic() - running.began, 3),
             has_model=running.result is not None and running.result["model"] is not None,
-            resources=running.resources,
             training=self._runs.id_of(number),
-            pruner_state=self._study.tell(number, values, pruned=state == "pruned"),
         )
         self.ended(trial, running.output)
         del self._running[number]
@@ -298,18 +261,18 @@ class Search:
                 self._folder.write_log(number, last_lines(running.output))
             except (OSError, HopsError) as error:
                 log.warning("the log of trial %d cannot be stored: %s", number, error)
-        if self._ledger.put(trial):
+        if self._study.put(trial):
             assert running.result is not None
             self.keep(trial, running.output, running.result)
         if trial.state == "complete" and self._options.reuse:
-            self.earlier.setdefault(trial.key, (self._ledger.study.name, trial))
+            self.earlier.setdefault(trial.key, (self._study.record.name, trial))
         self._runs.log(trial, running.curves)
         shutil.rmtree(running.output, ignore_errors=True)
         self._say(trial)
         if state == "failed":
             retryable = running.error is None or bool(running.error.get("retryable", True))
             self._failure = (f"trial {trial.number}: {reason}", retryable)
-            own = self._ledger.own
+            own = self._study.own
             is_first = not any(each.state in ("complete", "pruned") for each in own)
             if running.lacks_metric and is_first:
                 raise BadInput(self._failure[0])
@@ -328,13 +291,9 @@ class Search:
         counts = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
         return (HopsError if retryable else BadInput)(f"no trial is complete ({counts}); {message}")
 
-    def _weigh(self) -> None:
-        """Computes the importance; runs in a thread, while only the main thread writes the record."""
-        self._importance = self._study.importance()
-
     def _answer_stops(self) -> None:
         try:
-            requests = self._folder.stop_requests(self._ledger.study.run_id)
+            requests = self._folder.stop_requests(self._study.record.run_id)
             for number, by in requests.items():
                 if number is None:
                     self._stopped_by = by
@@ -353,10 +312,10 @@ class Search:
             log.warning("requests to stop cannot be removed: %s", error)
 
     def _counts(self) -> Counter[str]:
-        return Counter(trial.state for trial in self._ledger.own)
+        return Counter(trial.state for trial in self._study.own)
 
     def _say(self, trial: TrialRecord) -> None:
-        counts, best, metric = self._counts(), self._ledger.best, self._options.metrics[self._options.chosen]
+        counts, best, metric = self._counts(), self._study.best, self._options.metrics[self._options.chosen]
         level = logging.WARNING if trial.state == "failed" else logging.INFO
         log.log(level, "%s", described(trial, self._options.metrics))
         done = sum(counts.values()) - counts.pop("running", 0)

@@ -20,7 +20,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder, study_names
-from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study
+from airflow_hops.extensions.experiments.ml.search.attributes import new_study
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 from airflow_hops.extensions.experiments.ml.search.processes import TrialProcesses, Trials, TrialThreads
 from airflow_hops.extensions.experiments.ml.search.search import Search
@@ -68,10 +68,10 @@ def run(context: StepContext, **options: Any) -> Any:
     if launcher.is_forkable:
         check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
     producer, store = context.spec.producer, context.store
-    study = new_study(
+    record = new_study(
         settings, program_name(trained), base_key(context.spec.cache_key_parts, trained, context), producer
     )
-    folder = study_folder(store, study.dag_id, study.task_id, study.name)
+    folder = study_folder(store, record.dag_id, record.task_id, record.name)
     work = TrialWork(training, slots)
     trials = TrialProcesses(work) if launcher.is_forkable else TrialThreads(work)
     names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
@@ -81,25 +81,25 @@ def run(context: StepContext, **options: Any) -> Any:
     lease, held = folder.lease(producer.run_id), ExitStack()
     try:
         held.enter_context(lease.held())
-        ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, lease=lease)
-        ledger.update(training=run.record.run_id)
-        runs = StudyRuns(run, study)
-        optuna_study = OptunaStudy(settings, ledger.trials, ledger.done)
-        search = Search(settings, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
+        shared = settings.study is not None
+        study = OptunaStudy(folder, record, settings, shared=shared, reuse=settings.reuse, lease=lease)
+        study.update(training=run.record.run_id)
+        runs = StudyRuns(run, record)
+        search = Search(settings, trained.np, study, folder, trials, runs, training.output)
         if settings.reuse and any(context.spec.inputs.values()):  # a key does not include data that code reads itself
-            search.earlier = earlier_trials(store, study)
+            search.earlier = earlier_trials(store, record)
         if not settings.refit:
             search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
         search.say = context.progress
         winner = search.run()
-        summary_text = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
+        summary_text = f"the best of {len(study.trials)} trials is #{winner.number}: {dict(winner.params)}"
         context.progress(settings.trials_share, summary_text)
-        artifact, summary = _outcome(context, settings, training, ledger, winner, trials, search.cut_short)
+        artifact, summary = _outcome(context, settings, training, study, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not store this result", search.cut_short)
-        ledger.update(published=True)
+        study.update(published=True)
         try:
-            ledger.save(final=True)
+            study.save(final=True)
         except HopsError as error:
             log.warning("the winner is published, but the record of the search was not updated: %s", error)
     except BaseException as error:
@@ -133,9 +133,8 @@ def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[
             log.warning("the trials of an earlier study are not reused: %s", error)
             continue
         for trial in trials:
-            if earlier is not None and trial.state == "complete" and not trial.taken_from:
-                is_same = earlier.metrics[0] == study.metrics[0]
-                complete[trial.key] = (earlier.name, trial if is_same else replace(trial, intermediate=()))
+            if earlier is not None and trial.state == "complete" and trial.key and not trial.taken_from:
+                complete[trial.key] = (earlier.name, trial)
     return complete
 
 
@@ -174,16 +173,16 @@ def _outcome(
     context: StepContext,
     options: SearchOptions,
     training: Training,
-    ledger: Ledger,
+    study: OptunaStudy,
     winner: TrialRecord,
     trials: Trials,
     cut_short: str | None,
 ) -> tuple[Artifact | None, dict[str, Any]]:
     """Publishes the winner's model; returns the artifact, and the summary of its training."""
-    np, study = training.options.np, ledger.study
-    facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
+    np, record = training.options.np, study.record
+    facts = {"study": record.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:
-        folder = None if options.refit else _kept(context, study, winner)
+        folder = None if options.refit else _kept(context, record, winner)
         is_anew = folder is None and (options.refit or winner.has_model)
         if is_anew:
             np = options.refit_np or np if options.refit else np
@@ -199,7 +198,7 @@ def _outcome(
         params = {**training.options.params, **winner.params}
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
         of_ranks = summary.get("gpu_usage", ())
-        own = ledger.trials[study.first_trial :]  # the others are in the costs of earlier runs
+        own = study.trials[record.first_trial :]  # the others are in the costs of earlier runs
         of_trial = islice(cycle(of_ranks), all_ranks(training.options))  # refit_np may be another number
         context.used_gpus(of_trial, sum(trial.seconds or 0.0 for trial in own))
         context.used_gpus(of_ranks if is_anew else (), summary["seconds"]["total"])

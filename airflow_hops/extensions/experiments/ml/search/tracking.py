@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,6 @@ from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.tracking.curves import Curves
 from airflow_hops.ml.tracking.entries import entry_name, log_metrics, log_params, param_text
 from airflow_hops.ml.tracking.mlflow_run import TRAINING_TAG
-from airflow_hops.ml.tracking.training_run import OrderedCalls
 
 _STATUS: dict[str, Status] = {"complete": "FINISHED", "failed": "FAILED"}
 
@@ -26,17 +25,12 @@ class StudyRuns:
 
     def __init__(self, run: TrackedTraining, study: StudyRecord) -> None:
         self._run, self._study = run, study
-        self._calls = OrderedCalls("search")
         run.begin()
         run.connect()
 
     def id_of(self, trial: int) -> str:
         """Returns the id of a trial's run."""
         return self._run.id_of(f"trial {trial}")
-
-    def do(self, call: Callable[[], None]) -> None:
-        """Makes a call in a thread, in order; the next call raises its error."""
-        self._calls.do(call)
 
     def log(self, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Logs an ended trial, with its reports by step."""
@@ -79,7 +73,6 @@ class StudyRuns:
 
     def finish(self) -> None:
         """Waits until everything is logged."""
-        self._calls.finish()
         self._run.wait()
 
 
