@@ -89,7 +89,7 @@ const FACETS = [
   { label: "Columns", key: "columns", bins: "columnBins", axis: "x" },
   { label: "Rows", key: "rows", bins: "rowBins", axis: "y" },
 ] as const;
-const SCALES = [{ value: "linear" }, { value: "log" }, { value: "quantile" }];
+const SCALES = [{ value: "linear" }, { value: "log" }];
 
 function ScaleSelect({
   label,

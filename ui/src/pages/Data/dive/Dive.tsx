@@ -129,34 +129,23 @@ function Explorer({ artifact, split, content, properties }: Props) {
 /** So many columns come where all are asked for: those that are shown first. */
 const MOST_COLUMNS = 60;
 
-/** The columns to fetch: those of the picture, of a search that which is searched; of a table or a selection, all. */
+/** The columns to fetch: those of the picture; of a table or a selection, all. */
 function useWanted(features: readonly Schemas["RowsColumn"][], placement: Placement, query: URLSearchParams): string[] {
   const open = query.getAll("open").join("\n");
   const selection = query.get("select") ?? "";
-  const searched = Boolean(query.get("find"));
   const tabled = query.get("display") === "table";
   return useMemo(() => {
     const drawn = parseSelection(selection);
     const named = [...featuresOf(placement), ...(drawn ? featuresOf(drawn.placement) : []), ...open.split("\n")];
     const known = new Set(features.map(({ name }) => name));
     const names = new Set(named.filter((name) => known.has(name)));
-    const add = (more: readonly Schemas["RowsColumn"][]) => {
-      for (const { name } of more.slice(0, MOST_COLUMNS)) {
-        names.add(name);
-      }
-    };
-    if (tabled || drawn) {
-      add(features);
-    }
-    if (searched) {
-      add(features.filter(({ role }) => role === "category"));
-    }
-    if (names.size === 0) {
-      // A picture of no feature still has its rows.
-      add(features.slice(0, 1));
+    // A picture of no feature still has its rows.
+    const most = tabled || drawn ? MOST_COLUMNS : names.size === 0 ? 1 : 0;
+    for (const { name } of features.slice(0, most)) {
+      names.add(name);
     }
     return [...names];
-  }, [features, placement, selection, open, searched, tabled]);
+  }, [features, placement, selection, open, tabled]);
 }
 
 /** What a pipeline says of an artifact's columns; null where it says nothing. */

@@ -4,13 +4,11 @@ import type { Schemas } from "src/api/client";
 import { Amount } from "src/components/Amount";
 import { useChartTheme } from "src/components/chart/theme";
 import { Empty } from "src/components/Empty";
-import { SearchInput } from "src/components/FilterBar";
 import { Segments } from "src/components/Segments";
 import { formatNumber, plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { filtersIn, formatFilter } from "src/pages/Data/dive/filters";
-import { findRows } from "src/pages/Data/dive/find";
 import { Labelled } from "src/pages/Data/dive/Labelled";
 import { Plot } from "src/pages/Data/dive/Plot";
 import type { Tool } from "src/pages/Data/dive/PlotTools";
@@ -38,7 +36,6 @@ export function Picture({
 }) {
   const [query, change] = useQuery();
   const selection = query.get("select") ?? "";
-  const find = query.get("find") ?? "";
   const frame = useRef<HTMLDivElement>(null);
   const height = useRestOfWindow(frame);
   const { columns, source, rows: size } = rows;
@@ -48,26 +45,24 @@ export function Picture({
   const [tool, setTool] = useQueryParam("tool", "pan");
   const placed = usePlaced(placement, columns, size, aspect);
   const selected = useSelected(selection, columns, size);
-  const found = useMemo(() => findRows(find, columns, placed.shown), [find, columns, placed.shown]);
   const opened = query.has("row") ? numberIn(query.get("row"), -1, -1, size - 1) : -1;
-  const chosen = found?.rows ?? selected;
   const shown = useMemo(
-    (): Shown => ({ ...placed, chosen, opened: opened < 0 ? null : opened, theme }),
-    [placed, chosen, opened, theme],
+    (): Shown => ({ ...placed, chosen: selected, opened: opened < 0 ? null : opened, theme }),
+    [placed, selected, opened, theme],
   );
-  // Those that one goes through, and that the table shows: what is chosen of what is shown.
+  // Those that one goes through, and that the table shows: what is selected of what is shown.
   const listed = useMemo(() => {
     const list: number[] = [];
     for (let row = 0; row < size; row++) {
-      if (placed.shown[row] && (!chosen || chosen[row])) {
+      if (placed.shown[row] && (!selected || selected[row])) {
         list.push(row);
       }
     }
     return list;
-  }, [size, placed.shown, chosen]);
+  }, [size, placed.shown, selected]);
   const open = useCallback((row: number | null) => change({ row: row === null ? null : String(row) }), [change]);
   const select = (outline: readonly Place[]) =>
-    change({ select: formatSelection({ placement, aspect, outline: [...outline] }), find: null }, { push: true });
+    change({ select: formatSelection({ placement, aspect, outline }) }, { push: true });
   const keep = (group: number) => {
     const { groups } = placed.coloring;
     if (groups) {
@@ -91,11 +86,6 @@ export function Picture({
           <SamplingNote rows={size} totalRows={rows.totalRows} split={source.split} shownCount={placed.shownCount} />
         </Text>
         <HStack marginInlineStart="auto" gap={2} wrap="wrap">
-          {found && (
-            <Text fontSize="sm" color="fg.muted" aria-live="polite">
-              {plural(found.count, "row")} found
-            </Text>
-          )}
           {display !== "table" && (
             <Labelled label="Jitter">
               <Amount
@@ -110,7 +100,6 @@ export function Picture({
               />
             </Labelled>
           )}
-          <SearchInput name="find" placeholder="Find a value" />
           <Segments
             size="xs"
             label="View"
@@ -152,7 +141,7 @@ export function Picture({
               onTool={setTool}
               onSelect={select}
               onOpen={open}
-              onClear={() => change({ select: null, row: null, find: null })}
+              onClear={() => change({ select: null, row: null })}
               onResize={setAspect}
               tooltip={(row) => <HoverText row={row} rows={rows} placement={placement} />}
             />
@@ -175,7 +164,7 @@ export function Picture({
   );
 }
 
-const isTool = (text: string): text is Tool => text === "pan" || text === "box" || text === "lasso";
+const isTool = (text: string): text is Tool => text === "pan" || text === "box";
 
 /** A row's values of the features that the plot shows. */
 function HoverText({ row, rows, placement }: { row: number; rows: Rows; placement: Placement }) {

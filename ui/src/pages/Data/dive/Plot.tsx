@@ -147,7 +147,6 @@ export function Plot({
       Home: () => changeView(HOME),
       m: () => onTool("pan"),
       b: () => onTool("box"),
-      l: () => onTool("lasso"),
       Enter: () => {
         const row = scene.current?.pick(scene.current.width / 2, scene.current.height / 2, Number.POSITIVE_INFINITY);
         if (row !== null && row !== undefined) {

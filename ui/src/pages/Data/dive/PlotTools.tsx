@@ -1,10 +1,10 @@
 import { IconButton, type StackProps, VStack } from "@chakra-ui/react";
 import type { ReactElement } from "react";
-import { LuHand, LuLasso, LuMaximize, LuSquareDashed, LuZoomIn, LuZoomOut } from "react-icons/lu";
+import { LuHand, LuMaximize, LuSquareDashed, LuZoomIn, LuZoomOut } from "react-icons/lu";
 import { Tooltip } from "src/components/Tooltip";
 
 /** What dragging in the plot does. */
-export type Tool = "pan" | "box" | "lasso";
+export type Tool = "pan" | "box";
 
 const FACTOR = 1.6;
 const TOOLS: { tool: Tool; label: string; help: string; icon: ReactElement }[] = [
@@ -20,7 +20,6 @@ const TOOLS: { tool: Tool; label: string; help: string; icon: ReactElement }[] =
     help: "Drag to select; Shift and drag always selects · B",
     icon: <LuSquareDashed />,
   },
-  { tool: "lasso", label: "Select by lasso", help: "Draw around the rows to select · L", icon: <LuLasso /> },
 ];
 
 type Props = StackProps & {

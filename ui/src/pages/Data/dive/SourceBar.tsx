@@ -9,7 +9,7 @@ import type { SourceRun } from "src/pages/Data/dive/sources";
 import { type ArtifactRef, airflowTaskPath, formatArtifact, instanceLabel } from "src/routes";
 
 /** What belongs to the rows that are looked at, and means nothing for others. */
-const OF_ROWS = { view: null, select: null, row: null, find: null } as const;
+const OF_ROWS = { view: null, select: null, row: null } as const;
 
 /** The choice of the rows: of which run and artifact, and which split. */
 export function SourceBar({

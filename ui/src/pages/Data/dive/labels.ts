@@ -173,14 +173,7 @@ function outlines({ context, scene, shown }: Painting): void {
   const [first, last] = [pixels[0], pixels.at(-1)];
   if (first && last && pixels.length > 1) {
     context.beginPath();
-    if (pixels.length === 2) {
-      context.rect(first[0], first[1], last[0] - first[0], last[1] - first[1]);
-    } else {
-      pixels.forEach(([x, y], index) => {
-        index ? context.lineTo(x, y) : context.moveTo(x, y);
-      });
-      context.closePath();
-    }
+    context.rect(first[0], first[1], last[0] - first[0], last[1] - first[1]);
     context.fillStyle = shown.theme.color("brand.solid", 0.1);
     context.strokeStyle = shown.theme.color("brand.solid");
     context.lineWidth = 1.5;

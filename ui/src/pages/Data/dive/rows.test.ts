@@ -10,7 +10,6 @@ import {
   spreadOf,
   withFilter,
 } from "src/pages/Data/dive/filters";
-import { findRows } from "src/pages/Data/dive/find";
 import { countGroups, groupBy } from "src/pages/Data/dive/groups";
 import { formatSelection, parseSelection, readPlacement } from "src/pages/Data/dive/settings";
 import { differences } from "src/pages/Data/dive/summary";
@@ -19,7 +18,6 @@ import { describe, expect, test } from "vitest";
 
 const CARRIER = columnOf(["UA", "B6", null, "UA", ""], "category");
 const DELAY = columnOf([5, -3, Number.NaN, 5, 40]);
-const ALL = Uint8Array.of(1, 1, 1, 1, 1);
 
 /** Bytes as the API sends them: the header's length, the header, then the columns. */
 function encode(header: object, values: Float32Array): ArrayBuffer {
@@ -144,17 +142,6 @@ describe("filters", () => {
     expect(countValues(CARRIER, shown)[0]).toEqual({ value: 0, all: 2, shown: 1 });
     expect(countValues(columnOf([2, 1, 2]), Uint8Array.of(1, 1, 1)).map(({ value }) => value)).toEqual([1, 2]);
   });
-
-  test("rows are found by the very text, else by a part of it", () => {
-    const columns = new Map([["carrier", CARRIER]]);
-    const found = (text: string) => {
-      const all = findRows(text, columns, ALL);
-      return all && [...all.rows];
-    };
-    expect(found("UA")).toEqual([1, 0, 0, 1, 0]);
-    expect(found("b")).toEqual([0, 1, 0, 0, 0]);
-    expect(found("")).toBeNull();
-  });
 });
 
 describe("groups", () => {
@@ -181,7 +168,7 @@ test("a placement and a selection survive the address; what makes no sense is th
   expect(placement.filters).toEqual([{ name: "a", from: 1, to: 2, values: null }]);
   const selection = { placement, aspect: 1.5, outline: [[0.1, 0.2] as const, [0.3, 0.4] as const] };
   expect(parseSelection(formatSelection(selection))).toEqual(selection);
-  expect(["", "in=1,2", "in=1,2 3"].map(parseSelection)).toEqual([null, null, null]);
+  expect(["", "in=1,2", "in=1,2 3", "in=0,0 1,0 1,1"].map(parseSelection)).toEqual([null, null, null, null]);
 });
 
 test("a selection differs most in the feature by which it was chosen", () => {

@@ -5,7 +5,7 @@ import { type Column, factsOf, isMissing } from "src/pages/Data/dive/columns";
 import { type Groups, groupBy } from "src/pages/Data/dive/groups";
 import { textOf } from "src/pages/Data/dive/text";
 
-export type ScaleKind = "linear" | "log" | "quantile";
+export type ScaleKind = "linear" | "log";
 
 /** A mark of an axis. */
 export interface Tick {
@@ -88,9 +88,6 @@ function transform(column: Column, kind: ScaleKind, zone: string): Transform {
   if (min === max) {
     return { forward: () => 0.5, backward: () => min, values: () => [{ value: min }] };
   }
-  if (kind === "quantile") {
-    return quantiles(column);
-  }
   if (kind === "log") {
     return logarithmic(min, max);
   }
@@ -140,47 +137,5 @@ function logarithmic(min: number, max: number): Transform {
       const all = plain ? powers : [...powers.map((p) => -p), 0, ...powers];
       return all.filter((value) => value >= from && value <= to).map((value) => ({ value }));
     },
-  };
-}
-
-const QUANTILES = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1];
-
-/** As many rows on each stretch of the axis. Equal values share the middle of their ranks. */
-function quantiles(column: Column): Transform {
-  const sorted = Float64Array.from(column.values)
-    .filter((value) => !Number.isNaN(value))
-    .sort();
-  const last = Math.max(sorted.length - 1, 1);
-  const firstNotBelow = (value: number, strictly: boolean): number => {
-    let [low, high] = [0, sorted.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      const here = sorted[middle] as number;
-      if (strictly ? here <= value : here < value) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  };
-  const ranks = new Map<number, number>();
-  const forward = (value: number): number => {
-    const before = ranks.get(value);
-    if (before !== undefined) {
-      return before;
-    }
-    const rank = (firstNotBelow(value, false) + firstNotBelow(value, true) - 1) / 2 / last;
-    ranks.set(value, rank);
-    return rank;
-  };
-  const backward = (share: number) => sorted[Math.round(share * last)] ?? Number.NaN;
-  return {
-    forward,
-    backward,
-    values: (low, high) =>
-      [...new Set(QUANTILES.map(backward))]
-        .filter((value) => value >= low && value <= high)
-        .map((value) => ({ value })),
   };
 }

@@ -22,7 +22,7 @@ export interface Placement {
 /** Features that are shown where the address names none. */
 export type Defaults = Pick<Placement, "x" | "y" | "color">;
 
-const SCALES: readonly ScaleKind[] = ["linear", "log", "quantile"];
+const SCALES: readonly ScaleKind[] = ["linear", "log"];
 export const DEFAULT_BINS = 5;
 export const DEFAULT_JITTER = 0.8;
 
@@ -70,11 +70,11 @@ function writePlacement(placement: Placement): URLSearchParams {
   return query;
 }
 
-/** An outline, and how rows were placed when it was drawn: so it means the same rows when they are placed otherwise. */
+/** A box by two of its corners, and how rows were placed when it was drawn: so it means the same rows when they are placed otherwise. */
 export interface Selection {
   placement: Placement;
   aspect: number;
-  outline: Place[];
+  outline: readonly Place[];
 }
 
 const DIGITS = 5;
@@ -93,7 +93,7 @@ export function parseSelection(text: string): Selection | null {
   }
   const query = new URLSearchParams(text);
   const outline = (query.get("in") ?? "").split(" ").map((place) => place.split(",").map(Number));
-  const whole = outline.length > 1 && outline.every((place) => place.length === 2 && place.every(Number.isFinite));
+  const whole = outline.length === 2 && outline.every((place) => place.length === 2 && place.every(Number.isFinite));
   return whole
     ? {
         placement: readPlacement(query, { x: "", y: "", color: "" }),

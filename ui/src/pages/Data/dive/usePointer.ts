@@ -5,7 +5,6 @@ import type { Scene } from "src/pages/Data/dive/scene";
 import { HOME, move, type View, zoom } from "src/pages/Data/dive/view";
 
 const CLICK_PX = 4;
-const LASSO_STEP_PX = 4;
 const WHEEL = 0.0018;
 
 interface Drag {
@@ -79,12 +78,8 @@ export function usePointer({ scene, tool, changeView, onSelect, onOpen, setHover
       const [x, y] = [(at[0] - current.last[0]) / drawn.width, (at[1] - current.last[1]) / drawn.height];
       current.last = at;
       latest.current(move(drawn.view, x, y));
-    } else if (current.kind === "box") {
+    } else {
       drawn.outline = [drawn.toPlace(...current.start), drawn.toPlace(...at)];
-      drawn.redrawLabels();
-    } else if (apart(current.last, at) >= LASSO_STEP_PX) {
-      current.last = at;
-      drawn.outline = [...drawn.outline, drawn.toPlace(...at)];
       drawn.redrawLabels();
     }
   };
@@ -95,10 +90,8 @@ export function usePointer({ scene, tool, changeView, onSelect, onOpen, setHover
       if (row !== null) {
         onOpen(row);
       }
-    } else if (current.kind !== "pan" && drawn.outline.length > 1) {
-      const ends = drawn.outline;
-      // Two places would mean a box.
-      onSelect(current.kind === "lasso" && ends.length === 2 ? [...ends, ends[0] as Place] : ends);
+    } else if (current.kind === "box" && drawn.outline.length > 1) {
+      onSelect(drawn.outline);
     }
     drawn.outline = [];
     drawn.redrawLabels();
@@ -113,9 +106,6 @@ export function usePointer({ scene, tool, changeView, onSelect, onOpen, setHover
       const start = placeIn(event);
       drag.current = { kind: event.shiftKey ? "box" : tool, start, last: start, moved: false };
       event.currentTarget.setPointerCapture(event.pointerId);
-      if (scene.current && drag.current.kind === "lasso") {
-        scene.current.outline = [scene.current.toPlace(...start)];
-      }
     },
     onPointerMove: (event: PointerEvent) => {
       const at = placeIn(event);
