@@ -117,8 +117,8 @@ def window_of_run(context: StepContext, model: str, names: Sequence[str]) -> Cap
     uri = task_state(store, context.spec.producer, "captured.json")
     compared = _compared_files(store, uri)
     if run_id not in compared.runs:
-        output = context.spec.output
-        if len(compared.runs) == _RUNS_KEPT and output is not None and store.exists(output.uri):
+        is_full = len(compared.runs) == _RUNS_KEPT
+        if is_full and (output := context.spec.output) is not None and store.exists(output.uri):
             raise BadInput(
                 f"run {run_id!r}: the captured files that it has compared are not remembered after {_RUNS_KEPT} later "
                 f"runs, so that it would compare those of the next run; {output.uri} stays as it is"
