@@ -127,6 +127,7 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
             r"there is no argument 'weight'; it is one of the task 'prepare': prepare={'prepare': …, 'we",
         ),
         ({"canary_percent": 5}, "it is one of the task 'deploy': deploy={'canary_percent': …}"),
+        ({"env": {"A": "b"}}, "it is one of the task 'train': train={'train': …, 'env': …}"),  # of a base class
         *(
             ({task: {name: "other"}}, rf"{task}={{'{name}': 'other'}} contradicts {name}='churn' of the loop; leave")
             for task, name in (("deploy", "model_name"), ("evaluate", "model_name"), ("validate", "model_name"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
@@ -149,10 +149,9 @@ class TrainingOperator(DurableOperator):
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
         """Returns the training options as JSON; ``options`` override attributes of the same names."""
-        own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions) if hasattr(self, each.name)}
         params = {name: context["params"][name] for name in self.hyperparameters}
         env = {name: str(value) for name, value in rendered_mapping("env", self.env).items()}
-        return TrainingOptions(**{**own, "params": params, "env": env, **options}).to_dict()
+        return TrainingOptions.of(self, **{"params": params, "env": env, **options}).to_dict()
 
 
 class TrainOperator(TrainingOperator):
@@ -292,8 +291,6 @@ class HorovodTrainOperator(RanksTrainOperator):
         script: str | None = None,
         script_args: Sequence[str | float] = (),
         np: Count | tuple[Count, Count] = 2,
-        hosts: str | None = None,
-        conf: Mapping[str, str | float] | None = None,
         deterministic: bool = False,
         checkpoint_every_steps: WholeNumber = 0,
         guard_every_steps: WholeNumber | None = None,
@@ -301,7 +298,7 @@ class HorovodTrainOperator(RanksTrainOperator):
         parameter_servers: WholeNumber = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(np=np, hosts=hosts, conf=conf, **kwargs)
+        super().__init__(np=np, **kwargs)
         if not isinstance(np, int) and (strategy != HOROVOD or deterministic):
             result = "deterministic=True" if deterministic else f"strategy={strategy!r}"
             raise BadInput(

@@ -13,6 +13,7 @@ from airflow.sdk import DAG, Asset, TaskGroup
 from airflow_hops.airflow_internals.tasks import current_dag
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.retraining.policy import RetrainingPolicy
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
@@ -164,14 +165,19 @@ def _given(**values: Any) -> Arguments:
 
 def _place_of(unknown: str, known: Collection[str]) -> str:
     """Returns where an unknown argument belongs, or a known one like it."""
-    tasks = [
-        task for task, operator in _OPERATORS.items() if unknown in inspect.signature(operator.__init__).parameters
-    ]
+    tasks = [task for task, operator in _OPERATORS.items() if unknown in _arguments(operator)]
     if not tasks:
         return suggestion(unknown, known)
     function = {"prepare": "prepare", "transform": "preprocess", "train": "train"}.get(tasks[0])
     first = f"{function!r}: …, " if function else ""
     return f"; it is one of the task {' or '.join(map(repr, tasks))}: {tasks[0]}={{{first}{unknown!r}: …}}"
+
+
+def _arguments(operator: type[HopsOperator]) -> set[str]:
+    """Returns the arguments of an operator, without those of all operators."""
+    own = operator.__mro__[: operator.__mro__.index(HopsOperator)]
+    constructors = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
+    return {name for each in constructors for name in inspect.signature(each).parameters}
 
 
 def _named(function: str, value: FunctionName | Arguments) -> Arguments:

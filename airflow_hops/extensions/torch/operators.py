@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from airflow_hops.operators.training import RanksTrainOperator, TrainOperator
@@ -31,12 +31,10 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
         self,
         *,
         np: Count | tuple[Count, Count] = 2,
-        hosts: str | None = None,
-        conf: Mapping[str, str | float] | None = None,
         strategy: Literal["torch", "fsdp"] = "torch",
         stall_timeout_s: Positive = 300.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(np=np, hosts=hosts, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs)
+        super().__init__(np=np, stall_timeout_s=stall_timeout_s, **kwargs)
         self.strategy = strategy
         self.check_arguments(TorchTrainOperator)
