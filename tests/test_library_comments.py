@@ -46,9 +46,9 @@ def test_comments_begin_with_no_library_without_its_version() -> None:
     names = "TensorFlow|Keras|Horovod|PyArrow|Arrow|DuckDB|Spark|TFDV|MLflow|NumPy|gRPC|Airflow|onnxruntime|libtorrent"
     verbs = "ignores|refuses|would|does not|cannot|accepts only|waits|drops|ends|lacks|has no|takes|reads|needs|makes"
     pattern = re.compile(rf"# (?:By default )?({names})(?:'s [\w ]+)? ({verbs})\b.*")
-    found = {
+    matches = {
         f"{path.relative_to(REPOSITORY)}: {match[0]}"
         for path in (REPOSITORY / "airflow_hops").rglob("*.py")
         for match in pattern.finditer(path.read_text())
     }
-    assert found == set(), "expected '# Library 1.2: …', with the version that is pinned"
+    assert matches == set(), "expected '# Library 1.2: …', with the version that is pinned"
