@@ -53,7 +53,11 @@ function InOptuna({ journal }: { journal: string }) {
   return (
     <Text fontSize="sm" color="fg.muted" overflowWrap="anywhere">
       Importance of parameters, intermediate values, Pareto front and more, in Optuna's dashboard
-      {path === null && ` (download ${journal} first)`}: <Code>{command}</Code> <CopyButton text={command} />
+      {path === null && ` (download ${journal} first)`}:{" "}
+      <Code display="inline" overflowWrap="anywhere">
+        {command}
+      </Code>{" "}
+      <CopyButton text={command} />
     </Text>
   );
 }
