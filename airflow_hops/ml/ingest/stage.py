@@ -29,12 +29,7 @@ def run(
 ) -> Artifact:
     """Writes one snapshot with a subfolder per table.
 
-    Args:
-        context: The step's context.
-        sources: Fields of the :class:`~airflow_hops.core.sources.sources.RowSource` of each table.
-        window_start: Start of the window, ISO 8601.
-        window_end: End of the window, ISO 8601, excluded.
-        plans: By table, the plan of its rows, if its source's class has a planner.
+    Parameters are those of ``IngestOperator``, and by table the plan of its rows, if its source's class has a planner.
 
     Raises:
         BadInput: as :func:`ingest_table`, or the window cannot be used.

@@ -40,19 +40,9 @@ def run(
     The key column is left out: its values are unique, so it has no distribution. The time column is included to show
     the span of the data; schemas and comparisons ignore it.
 
-    Args:
-        context: Step with the input ``examples``, unless there is a source; optionally ``schema``, for the options that
-            need one.
-        splits: Splits of the examples; None for all.
-        source: ``source`` (a path, or the fields of a
-            :class:`~airflow_hops.core.sources.sources.Source`), ``split``, and the columns ``label``, ``key`` and
-            ``time``, or None for each.
-        options: As in :func:`~airflow_hops.ml.statistics.options.options_from`.
-        options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
-            :func:`~airflow_hops.ml.step.function.call_shipped`.
-        engine: ``local``; ``spark``; or ``auto``, Spark if the step runs on a cluster.
-        processes: Processes; None for the default of :func:`generate_statistics`.
-        sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
+    Parameters are those of ``StatisticsOperator``; ``source`` has its columns, too. ``options_function`` is a shipped
+    function that returns ``tfdv.StatsOptions``: :func:`~airflow_hops.ml.step.function.call_shipped`. Inputs are
+    ``examples``, unless there is a source, and ``schema``, for options that need one.
 
     Raises:
         BadInput: a split is missing, empty or unreadable; or the options are invalid.

@@ -39,11 +39,8 @@ log = logging.getLogger(__name__)
 def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = ()) -> Artifact:
     """Writes the artifact ``transformed_examples``.
 
-    Args:
-        context: Step with the inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``, and
-            ``constants``, if the constants come from other statistics.
-        preprocess: ``module:function`` of the preprocessing function.
-        extra_inputs: Raw features, and the time, that a served model takes even if it does not use them.
+    Parameters are those of ``TransformOperator``. Inputs are ``examples``, ``statistics`` (with the split ``train``),
+    ``schema``, and ``constants``, if the constants come from other statistics.
 
     Raises:
         BadInput: examples, statistics and schema do not match, or the preprocessing function fails.

@@ -65,16 +65,10 @@ def run(
 ) -> Artifact:
     """Validates the splits, and reports anomalies for the caller to decide on; proposes a schema that accepts them.
 
-    Args:
-        context: Step with the inputs ``statistics`` and ``schema``, and optionally ``previous``, the statistics of an
-            earlier span, ``examples``, the source of the statistics, and ``champion``, the statistics of a model's
-            training data.
-        splits: Splits to validate; None for all.
-        environment: One of the schema's environments; ignored if it has none.
-        split_anomalous: Whether to write rows of ``examples`` that violate the schema to ``quarantine/<split>``, and
-            the others to an ``examples`` artifact, which the property ``examples`` refers to.
-        champion: Description of the model whose training data (input ``champion``) the splits are compared with.
-        not_compared: Reason why they are not compared, although they should be.
+    Parameters are those of ``ValidateExamplesOperator``. Inputs are ``statistics`` and ``schema``, and optionally
+    ``previous``, the statistics of an earlier span, ``examples``, the source of the statistics, and ``champion``, the
+    statistics of a model's training data. The parameter ``champion`` describes that model, or ``not_compared`` says why
+    the splits are not compared with it, although they should be.
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)

@@ -59,10 +59,7 @@ def run(context: StepContext, *, source: Mapping[str, object], shard_mb: int) ->
     up to the first dot of the name, follow each other. Samples are in the order of a hash of their path, so that a
     reader that shuffles within a buffer gets all classes. Files that its reader skips are packed, and counted apart.
 
-    Args:
-        context: The step's context.
-        source: Fields of the :class:`~airflow_hops.core.sources.sources.FileSource`.
-        shard_mb: Size at which a shard is full, in megabytes.
+    Parameters are those of ``PackOperator``.
 
     Raises:
         BadInput: there are no files, or they cannot be listed.

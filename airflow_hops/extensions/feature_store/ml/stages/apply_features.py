@@ -31,10 +31,7 @@ log = logging.getLogger(__name__)
 def run(context: StepContext, *, repository: str, allow_deletes: bool = False) -> Artifact:
     """Writes ``plan.json`` and ``definitions.json``.
 
-    Args:
-        context: Step.
-        repository: The repository's folder.
-        allow_deletes: Whether definitions that are no longer in the repository are removed, with their online values.
+    Parameters are those of ``ApplyFeaturesOperator``.
 
     Raises:
         BadInput: the repository is invalid, something would be deleted, or the definitions that would change belong to

@@ -34,12 +34,7 @@ def run(
 
     Values in the online store that are newer than the window's remain.
 
-    Args:
-        context: Step, optionally with the input ``definitions``.
-        repository: The repository's folder.
-        window_start: Start of the window, ISO 8601; UTC if it has no zone.
-        window_end: Its end.
-        views: Names of the views; None for all that are online.
+    Parameters are those of ``MaterializeOperator``. The input ``definitions`` is optional.
 
     Raises:
         BadInput: the window is empty, a view is unknown or not online, or its rows have null keys or values of other

@@ -23,12 +23,7 @@ _BATCH_ROWS = 100_000
 def run(context: StepContext, *, repository: str, push_source: str, table: str | None = None, to: str) -> Artifact:
     """Pushes the rows of a snapshot's table, or of all splits of examples, to the online or offline store, or both.
 
-    Args:
-        context: Step with the input ``rows``, and optionally ``definitions``.
-        repository: The repository's folder.
-        push_source: Name of the push source, whose views get the rows.
-        table: Folder of the artifact with the rows; None for all.
-        to: ``online``, ``offline`` or ``online_and_offline``.
+    Parameters are those of ``PushFeaturesOperator``. Inputs are ``rows`` and, optionally, ``definitions``.
 
     Raises:
         BadInput: the push source is unknown, or the rows lack a column of a view, or a key or time.

@@ -42,13 +42,7 @@ def run(
 ) -> Artifact:
     """Writes ``<split>/*.parquet``, with the rows of the input in their order.
 
-    Args:
-        context: Step with the input ``examples``, and optionally ``definitions``.
-        repository: The repository's folder.
-        features: References ``view:feature``, or the name of a feature service.
-        full_names: Whether columns are named ``view__feature`` instead of ``feature``.
-        as_created: Whether values that were created after the example's time are left out.
-        drop_keys: Whether the columns of the entities' keys are left out, so that they do not become features.
+    Parameters are those of ``TrainingDatasetOperator``. Inputs are ``examples`` and, optionally, ``definitions``.
 
     Raises:
         BadInput: the examples have no time, a name is taken, or a feature is unknown or of a type that examples cannot

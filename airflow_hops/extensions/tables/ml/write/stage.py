@@ -37,11 +37,7 @@ def run(
 ) -> Artifact:
     """Writes the artifact ``table_write``, which has no files, after the rows of the input ``rows`` are in the table.
 
-    Args:
-        context: Step with the input ``rows``.
-        table: Fields of the :class:`~airflow_hops.extensions.tables.core.tables.Table`.
-        folders: Folders of the artifact; None for all except rejected records.
-        batch: Value of the column ``hops_batch``; None for the artifact's path in the store.
+    Parameters are those of ``WriteTableOperator``.
 
     Raises:
         BadInput: the artifact has no rows, or the table other columns, or it cannot hold a type or value.
