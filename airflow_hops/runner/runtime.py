@@ -153,14 +153,8 @@ class RuntimeHook(BaseHook):
             if result is not None:
                 launcher.drop(spec)
             else:
-                is_new = left is None and not launcher.follows(spec)
-                if is_new:
-                    self.admit(spec)
-                    self.record_run(spec)
                 with contextlib.ExitStack() as ending:
-                    started = ending.enter_context(self._with_rows(spec))
-                    launched_at = time.time() if is_new else left.launched_at if left is not None else None
-                    result = self._launch(ending, started, launcher, launched_at, on_line, until, defer, left)
+                    result = self._launch(ending, spec, launcher, on_line, until, defer, left)
                     self.record_end(spec, result, cache=cache)
             note(result)
         return result
@@ -338,13 +332,18 @@ class RuntimeHook(BaseHook):
         ending: contextlib.ExitStack,
         spec: StepSpec,
         launcher: Launcher,
-        launched_at: float | None,
         on_line: Callable[[Line], None] | None,
         until: float | None,
         defer: Callable[[BaseTrigger, LeftStep], NoReturn] | None,
         left: LeftStep | None,
     ) -> StepResult:
-        """Starts or follows the step to its end; ``launched_at`` is None if an earlier try has started it."""
+        """Starts or follows the step to its end; what is left of it then is removed at the end of ``ending``."""
+        is_followed = left is None and launcher.follows(spec)
+        if left is None and not is_followed:
+            self.admit(spec)
+            self.record_run(spec)
+        spec = ending.enter_context(self._with_rows(spec))
+        launched_at = time.time() if left is None else left.launched_at
         try:
             folder = ending.enter_context(temporary_folder("step", spec.step))
             spec_path = folder / "spec.json"
@@ -364,12 +363,12 @@ class RuntimeHook(BaseHook):
         if left is None and defer is not None and not self._killed and process.poll() is None:
             trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
             if trigger is not None:
-                defer(trigger, LeftStep(spec.cache_key_parts, launched_at or time.time(), until))
+                defer(trigger, LeftStep(spec.cache_key_parts, launched_at, until))
             self.log.info(WAITS_HERE)
         result = self.watch(spec.step, process, folder, on_line)
         result = replace(result, phases=(*process.phases, *result.phases))
-        if launched_at is None:
-            return result
+        if is_followed:
+            return result  # its times are those of the try that has started it
         # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
         work_s = result.seconds.get("work", 0.0)
         start_up_s = max(time.time() - launched_at - work_s, 0.0)
