@@ -15,10 +15,10 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.steps.protocol import Line
 from airflow_hops.core.store import ArtifactStore
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ProgressPoint:
+class ProgressPoint(JsonFields):
     """A report of a step at one moment.
 
     Attributes:
@@ -46,7 +46,7 @@ class ProgressPoint:
 
 
 @dataclass(frozen=True)
-class TaskProgress:
+class TaskProgress(JsonFields):
     """The reports of one try of a task.
 
     Attributes:
@@ -69,9 +69,7 @@ class TaskProgress:
             HopsError: the store cannot be read.
         """
         try:
-            value: dict[str, Any] = store.read_json(_address(store, producer))
-            points = tuple(ProgressPoint(**point) for point in value.pop("points"))
-            return cls(points=points, **value)
+            return cls.from_dict(store.read_json(_address(store, producer)))
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 
@@ -127,7 +125,7 @@ class ProgressWriter:
         progress = TaskProgress(self._producer.try_number, self._began_at, tuple(self._points), error)
         self._written_at = time.monotonic()
         try:
-            self._store.write_text(_address(self._store, self._producer), json.dumps(asdict(progress)))
+            self._store.write_text(_address(self._store, self._producer), json.dumps(progress.to_dict()))
         except Exception as problem:  # whatever the file system's own client raises
             log.debug("the task's progress cannot be written: %s", problem)
 

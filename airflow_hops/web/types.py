@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.json_fields import finite
 from airflow_hops.core.redaction import masked
-
-
-def finite(value: Any) -> Any:
-    """Returns a JSON value with NaN and infinities, which JSON lacks, replaced by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def whole(value: float | None) -> int | None:
@@ -60,10 +49,11 @@ class Model(BaseModel):
     @classmethod
     def of(cls, *sources: object, **given: Any) -> Self:
         """Creates the model; a field that is not passed is the attribute of the first of ``sources`` that has it."""
+        values = dict(given)
         for source in sources:
-            missing = cls.model_fields.keys() - given.keys()
-            given |= {name: getattr(source, name) for name in missing if hasattr(source, name)}
-        return cls(**given)
+            missing = cls.model_fields.keys() - values.keys()
+            values |= {name: getattr(source, name) for name in missing if hasattr(source, name)}
+        return cls(**values)
 
 
 class RunAddress(Model):

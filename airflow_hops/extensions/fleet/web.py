@@ -13,7 +13,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.extensions.fleet.core.options import FINDINGS_FILE, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.summary import SUMMARY_FILE, SegmentTable, statistics_file
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
-from airflow_hops.web.artifacts.lookup import FoundArtifact, open_returned
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, open_returned
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.extension_pages import ExtensionPage
@@ -177,10 +177,8 @@ def _versions(user: GetUserDep, served: Served) -> dict[int, _Version]:
         event = events[version]
         try:
             artifact = FoundArtifact.open(served.hook, Artifact(str(event.model), "model", str(event.fingerprint)))
-        except HTTPException as error:
-            if error.status_code == 410:
-                return None
-            raise
+        except Gone:
+            return None
         if artifact.manifest.producer.dag_id not in may_read or not artifact.has(SUMMARY_FILE):
             return None
         try:

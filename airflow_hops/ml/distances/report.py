@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_hops.core.distances import INSUFFICIENT, Cause, SkewVerdict
+from airflow_hops.core.json_fields import finite
 from airflow_hops.ml.distances.causes import FAULTS, MISSING_FAULT
 
 
@@ -73,8 +74,7 @@ class FeatureSkew:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON value."""
-        value: dict[str, Any] = _strict(asdict(self))
-        return value
+        return dict(finite(asdict(self)))
 
     @property
     def rank(self) -> tuple[bool, bool, float, float]:
@@ -138,10 +138,8 @@ class SkewReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON value; infinities and NaN, which JSON lacks, become None."""
-        value: dict[str, Any] = _strict(
-            {**asdict(self), "drifted": list(self.drifted), "lost": list(self.lost), "causes": self.causes}
-        )
-        return value
+        derived = {"drifted": self.drifted, "lost": self.lost, "causes": self.causes}
+        return dict(finite({**asdict(self), **derived}))
 
     def __str__(self) -> str:
         head = f"{self.verdict}: {self.rows_current:,} rows against {self.rows_reference:,}"
@@ -167,11 +165,3 @@ def _cells(skew: FeatureSkew) -> tuple[str, ...]:
     p = number(skew.p_value, ".2g")
     what = f"{what}: {skew.summary}" if skew.summary else what
     return skew.measure, number(skew.score), number(skew.threshold), p, missing, what if skew.drifted else ""
-
-
-def _strict(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _strict(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

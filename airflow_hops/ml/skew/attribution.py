@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.target import BINARY, Problem
 from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.ml.statistics.formats.feature_types import as_example, is_list
@@ -29,7 +30,7 @@ SAMPLE_ROWS = 20_000
 
 
 @dataclass(frozen=True)
-class Effect:
+class Effect(JsonFields):
     """The effect of a feature's drift on predictions.
 
     Attributes:
@@ -47,7 +48,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Attribution:
+class Attribution(JsonFields):
     """Effects of drift on predictions.
 
     Attributes:
@@ -71,10 +72,6 @@ class Attribution:
     note: str | None = None
     problem: Problem = BINARY
     by_class: Mapping[str, tuple[float, float]] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON value."""
-        return asdict(self)
 
 
 def attribute_drift(

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, reaching
 
 _LOGS = "logs/"
 """Folder of a model with the logs of its training's ranks."""
@@ -57,4 +57,4 @@ def stream_file(result: FoundArtifact, file: str) -> Iterator[bytes]:
         try:
             return result.store.stream(result.store.file(result.artifact.uri, file))
         except FileNotFoundError:
-            raise HTTPException(410, f"{file} of {result.artifact.uri} was deleted") from None
+            raise Gone(f"{file} of {result.artifact.uri} was deleted") from None

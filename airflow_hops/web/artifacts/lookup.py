@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
@@ -51,6 +51,18 @@ def task_instance(dag_id: str, run_id: str, task_id: str, instance: Instance) ->
 
 TaskInstancePath = Annotated[Producer, Depends(task_instance)]
 """Task instance of a route ``…/{dag_id}/…/{run_id}/…/{task_id}/{instance}``, which may not exist."""
+
+
+class Gone(HTTPException):
+    """Answer (410) for an artifact or file that was deleted or replaced."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(410, detail)
+
+
+def missing_state(error: HTTPException) -> Literal["deleted", "unreachable"]:
+    """Returns the state of an artifact that cannot be opened."""
+    return "deleted" if isinstance(error, Gone) else "unreachable"
 
 
 def damaged(uri: str, error: Exception) -> HTTPException:
@@ -114,7 +126,7 @@ class FoundArtifact:
             try:
                 return self.store.read_text(self.store.file(self.artifact.uri, path))
             except FileNotFoundError:
-                raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted: {self._remedy}") from None
+                raise Gone(f"{path} of {self.artifact.uri} was deleted: {self._remedy}") from None
 
     def read_json(self, path: str) -> Any:
         """Returns the JSON value of a file; see :meth:`read_text`. Raises HTTPException (502) if it is not JSON."""
@@ -244,10 +256,10 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
     if manifest is not None:
         return replace(artifact, uri=retained), manifest
     if there is not None:
-        raise HTTPException(410, f"{artifact.uri} was replaced by a later try or run of its task")
+        raise Gone(f"{artifact.uri} was replaced by a later try or run of its task")
     if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
         raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
-    raise HTTPException(410, f"{artifact.uri} was deleted from the store")
+    raise Gone(f"{artifact.uri} was deleted from the store")
 
 
 def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) -> FoundArtifact:

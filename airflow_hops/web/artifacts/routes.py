@@ -25,6 +25,7 @@ from airflow_hops.web.artifacts.lookup import (
     TaskInstancePath,
     hook_of,
     manifest_at,
+    missing_state,
     open_artifact,
     pipeline_of,
     published,
@@ -197,9 +198,9 @@ def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -
     try:
         artifact, manifest = open_artifact(store, artifact)
     except HTTPException as error:
-        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
-        missing = {"state": state, "detail": str(error.detail), "created_at": None, "size_bytes": None, "maker": None}
-        return ArtifactEntry.of(_summary(address, artifact), **missing)
+        state, detail = missing_state(error), str(error.detail)
+        unknown = {"created_at": None, "size_bytes": None, "maker": None}
+        return ArtifactEntry.of(_summary(address, artifact), state=state, detail=detail, **unknown)
     return _present(address, artifact, manifest)
 
 

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from airflow_hops.core.artifacts.page_files import ROWS_FILE, RowsColumn, RowsHeader, pack_rows
 from airflow_hops.core.errors import HopsError
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, damaged, reaching
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
@@ -101,6 +101,6 @@ def _opened(found: FoundArtifact, split: str) -> Iterator[tuple[RowsHeader, Bina
                 text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
                 yield RowsHeader.from_dict(from_json(text)), file, 4 + length
         except FileNotFoundError:
-            raise HTTPException(410, f"{split}/{ROWS_FILE} of {found.artifact.uri} was deleted") from None
+            raise Gone(f"{split}/{ROWS_FILE} of {found.artifact.uri} was deleted") from None
         except (struct.error, ValueError, HopsError, TypeError, KeyError) as error:
             raise damaged(uri, error) from error

@@ -13,7 +13,7 @@ from fastapi import HTTPException
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest
 from airflow_hops.core.lineage import Link, links_of
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.artifacts.lookup import open_artifact
+from airflow_hops.web.artifacts.lookup import missing_state, open_artifact
 from airflow_hops.web.unusable_files import reading_threads
 
 MAX_NODES = 300
@@ -104,8 +104,7 @@ def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:
     try:
         _, manifest = open_artifact(store, artifact)
     except HTTPException as error:
-        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
-        return Opened(artifact, None, state, str(error.detail))
+        return Opened(artifact, None, missing_state(error), str(error.detail))
     return Opened(artifact, manifest)
 
 

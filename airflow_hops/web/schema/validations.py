@@ -24,7 +24,16 @@ from airflow_hops.core.artifacts.artifact import Artifact, Manifest
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.validation_page import Severity
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_read
-from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
+from airflow_hops.web.artifacts.lookup import (
+    Gone,
+    hook_of,
+    manifest_at,
+    missing_state,
+    open_artifact,
+    pipeline_of,
+    published,
+    reaching,
+)
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import PipelineDag, returned_by_runs
 from airflow_hops.web.types import Limit, Model, Offset, Page, TaskAddress, Time, whole
@@ -195,7 +204,7 @@ def _entry(
             state, features = "present", anomalous_features(store, artifact)
             changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
     except HTTPException as error:
-        state, detail = ("deleted" if error.status_code == 410 else "unreachable"), str(error.detail)
+        state, detail = missing_state(error), str(error.detail)
     metrics: Mapping[str, float] = artifact.metrics if artifact else {}
     return ValidationEntry(
         address=address,
@@ -226,7 +235,7 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
         try:
             report = store.read_json(f"{artifact.uri}/anomalies.json")
         except FileNotFoundError:
-            raise HTTPException(410, f"anomalies.json of {artifact.uri} was deleted") from None
+            raise Gone(f"anomalies.json of {artifact.uri} was deleted") from None
     by_feature: dict[str, list[Mapping[str, Any]]] = {}
     for anomaly in report["anomalies"]:
         by_feature.setdefault(anomaly["feature"], []).append(anomaly)

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, open_artifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, damaged, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
 _reports: LRUCache[str, str] = LRUCache(64 << 20, getsizeof=len)
@@ -40,7 +40,7 @@ def _read(store: ArtifactStore, artifact: Artifact) -> str:
         try:
             return store.read_text(uri)
         except FileNotFoundError:
-            raise HTTPException(410, f"{uri} was deleted") from None
+            raise Gone(f"{uri} was deleted") from None
 
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew", tags=["skew"])

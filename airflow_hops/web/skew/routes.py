@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import TaskInstance, create_session
 from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
-from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.web.artifacts.lookup import hook_of, missing_state, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import (
     PipelineDag,
@@ -283,7 +283,7 @@ def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> Fe
     try:
         feature_report = read_report(store, returned.artifact)["features"].get(feature)
     except HTTPException as error:
-        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
+        state = missing_state(error)
         return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))
     if feature_report is None:
         return FeaturePoint(name=feature, fingerprint=fingerprint, state="not_compared")

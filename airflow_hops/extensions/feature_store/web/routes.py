@@ -22,7 +22,7 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
     ViewDefinition,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS
-from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, open_returned, pipeline_of
+from airflow_hops.web.artifacts.lookup import Gone, hook_of, manifest_at, open_artifact, open_returned, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
 from airflow_hops.web.owners import NewOwners, OwnedName, Reason, change_owners, read_owners
@@ -80,9 +80,7 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
         return FeatureStorePage(project=None, definitions=None, views=[], services={})
     try:
         text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
-    except HTTPException as error:
-        if error.status_code != 410:
-            raise
+    except Gone as error:
         project = FeatureDefinitionsProperties.of(applied[0].artifact).project
         return FeatureStorePage(project=project, definitions=None, views=[], services={}, problem=str(error.detail))
     try:
