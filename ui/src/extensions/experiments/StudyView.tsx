@@ -1,4 +1,4 @@
-import { Button, Code, Stack, Text } from "@chakra-ui/react";
+import { Button, Code, Grid, Stack, Text } from "@chakra-ui/react";
 import { CopyButton, QueryView, useQuery } from "airflow-hops";
 import { useMemo } from "react";
 import { LuArrowLeft } from "react-icons/lu";
@@ -34,12 +34,14 @@ function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; o
   return (
     <>
       <StudyHeader dagId={dagId} study={study} onStop={onStop} />
-      <BestSoFar
-        trials={trials}
-        metric={metric}
-        name={study.metrics[metric] ?? ""}
-        direction={study.directions[metric]}
-      />
+      <Grid templateColumns="repeat(auto-fit, minmax(min(340px, 100%), 1fr))">
+        <BestSoFar
+          trials={trials}
+          metric={metric}
+          name={study.metrics[metric] ?? ""}
+          direction={study.directions[metric]}
+        />
+      </Grid>
       {study.journal !== null && <InOptuna journal={study.journal} />}
       <TrialTable dagId={dagId} study={study} trials={trials} onStop={onStop} />
     </>
