@@ -61,8 +61,14 @@ def test_statistics_do_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
         assert sorted(value for value in values if value is not None) == [0.5, 1.0, 3.0]
 
 
-def test_days_among_numbers_have_no_statistics(tmp_path: Path) -> None:
-    columns = [pa.array([1]), pa.array([1], pa.date32()), pa.array([0.5])]
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [pa.array([1]), pa.array([1], pa.date32()), pa.array([0.5])],
+        [pa.array([[1]]), pa.array([[[1]]]), pa.array([[1]], pa.large_list(pa.int64()))],
+    ],
+)
+def test_days_or_deeper_lists_among_numbers_have_no_statistics(tmp_path: Path, columns: list[pa.Array]) -> None:
     for number, order in enumerate(itertools.permutations(columns)):
         folder = tmp_path / str(number)
         folder.mkdir()

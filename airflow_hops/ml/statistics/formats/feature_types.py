@@ -127,15 +127,19 @@ def _example_type(kind: pa.DataType) -> pa.DataType | None:
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type of a column that has two types in two files; None if no type fits both."""
-    return joined_types.join(one, other, _of_features)
+    is_single = is_list(one) != is_list(other)  # which counts as a list of one
+    return one if is_single and _is_same(one, other) else joined_types.join(one, other, _of_features)
 
 
 def _of_features(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Joins types of files; booleans are integers, and types that TFDV takes for one are, but for times and numbers."""
     first, second = (INTEGER if pa.types.is_boolean(kind) else kind for kind in (one, other))
     joined = of_files(first, second)
-    is_same = kind_of(one) == kind_of(other) and _of_times(one) == _of_times(other)
-    return one if joined is None and is_same else joined
+    return one if joined is None and is_list(one) == is_list(other) and _is_same(one, other) else joined
+
+
+def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
+    return kind_of(one) == kind_of(other) and _of_times(one) == _of_times(other)
 
 
 def _of_times(kind: pa.DataType) -> bool:
