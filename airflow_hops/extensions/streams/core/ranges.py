@@ -3,7 +3,8 @@
 A window of time takes, of each partition, the records from the first one at its start or later up to the first one at
 its end or later. Windows that touch share this offset, so every record is in exactly one of their snapshots, also if
 records are not in the order of their times. A record that arrives after its window was planned belongs to the next
-window: a plan begins where the recorded plan of the window before it ends.
+window: a plan begins where the recorded plan of the window before it ends. No plan goes beyond that of a later window,
+which may have been made first.
 
 ``<store>/_state/tasks/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, which never changes.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
@@ -50,11 +52,12 @@ def recorded_ranges(
     plans = Plans(store, f"{task_state(store, producer, 'ranges')}/{segment(f'{table}-{_digest(identity)}')}")
 
     def plan() -> dict[str, Any]:
-        names = store.names(plans.folder)
-        preceding = [each for each in names if start and each.endswith(f"_{_name(start)}.json")]
-        following = [each for each in names if end and each.startswith(f"{_name(end)}_")]
-        touching = (_read(plans, each[0]) if each else None for each in (preceding, following))
-        return plan_ranges(source, (start, end), *touching).to_dict()
+        bounds = [name.removesuffix(".json").split("_") for name in store.names(plans.folder) if name.endswith(".json")]
+        earlier = [each for each in bounds if start and each[1] <= _name(start)]
+        later = [each for each in bounds if end and "first" > each[0] >= _name(end)]
+        nearest = max(earlier, key=itemgetter(1), default=None), min(later, key=itemgetter(0), default=None)
+        plans_near = (_read(plans, f"{'_'.join(each)}.json") if each else None for each in nearest)
+        return plan_ranges(source, (start, end), *plans_near).to_dict()
 
     of_run = source.offsets is not None or end is None
     name = f"{_name(start)}_{f'run-{_digest(producer.run_id)}' if of_run else _name(end)}.json"
@@ -73,8 +76,8 @@ def plan_ranges(
     Args:
         source: The topic, with librdkafka's configuration in ``storage_options``.
         window: Start and end in UTC; ignored if the source has ``offsets``.
-        preceding: Plan of the window that ends at the start.
-        following: Plan of the window that begins at the end.
+        preceding: Plan of the last window that ends at the start or before.
+        following: Plan of the first window that begins at the end or later.
 
     Raises:
         BadInput: a partition does not exist, or records of the window have expired.
@@ -98,6 +101,11 @@ def plan_ranges(
         }
         texts = tuple(time.isoformat() if time else None for time in window)
         offsets = {partition: (start, max(start, end)) for partition, (start, end) in bounds.items()}
+        if following is not None:  # it may have been planned before records of this window came
+            for partition in offsets.keys() & following.offsets.keys():
+                most = following.offsets[partition][0]
+                start, end = offsets[partition]
+                offsets[partition] = (min(start, most), min(end, most))
         return TopicRanges(topic.name, topic_id, None if texts == (None, None) else texts, offsets)  # type: ignore[arg-type]
 
 
@@ -140,9 +148,10 @@ def check_stored(topic: Topic, ranges: TopicRanges) -> None:
 
 def _start(topic: Topic, partition: int, time: datetime | None, earlier: TopicRanges | None) -> int:
     low, high = topic.bounds(partition)
-    if earlier is not None:
-        # A partition created after the previous plan has no earlier records.
-        return earlier.offsets.get(str(partition), (0, 0))[1]
+    # A partition created after the previous plan has no earlier records.
+    least = 0 if earlier is None else earlier.offsets.get(str(partition), (0, 0))[1]
+    if earlier is not None and earlier.window and _is_at(time, earlier.window[1]):
+        return least
     if time is None:
         return low
     offset = topic.offset_at(partition, _milliseconds(time))
@@ -153,11 +162,11 @@ def _start(topic: Topic, partition: int, time: datetime | None, earlier: TopicRa
             f"window from {time.isoformat()}. Begin the window later, omit window_start to take what is left, or name "
             "the offsets in the source's 'offsets'"
         )
-    return start
+    return max(start, least)
 
 
 def _end(topic: Topic, partition: int, time: datetime | None, after: TopicRanges | None) -> int:
-    if after is not None and str(partition) in after.offsets:
+    if after is not None and after.window and _is_at(time, after.window[0]) and str(partition) in after.offsets:
         return after.offsets[str(partition)][0]
     offset = None if time is None else topic.offset_at(partition, _milliseconds(time))
     return topic.bounds(partition)[1] if offset is None else offset
@@ -175,6 +184,10 @@ def _read(plans: Plans, name: str) -> TopicRanges:
 def _milliseconds(time: datetime) -> int:
     """Returns milliseconds since the epoch, rounded up: a record's time has no smaller parts."""
     return -int(-time.timestamp() * 1000 // 1)
+
+
+def _is_at(time: datetime | None, bound: str | None) -> bool:
+    return time is not None and bound is not None and sortable(bound) == _name(time)
 
 
 def _name(time: datetime | None) -> str:

@@ -174,6 +174,23 @@ def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, t
     assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
 
 
+def test_window_planned_late_takes_no_record_of_later_ones(
+    mock_kafka: Broker, tmp_path: Path, time_lookup: None
+) -> None:
+    base = 1_700_000_000_000
+    times = [dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in range(0, 50, 10)]
+    store = ArtifactStore(str(tmp_path / "store"))
+    mock_kafka.send("events", [(0, as_json(n=0), base)])
+
+    def planned(number: int) -> tuple[int, int]:
+        window = times[number], times[number + 1]
+        return recorded_ranges(store, TASK, "t", source(mock_kafka), window).offsets["0"]
+
+    assert planned(2) == (1, 1)
+    mock_kafka.send("events", [(0, as_json(n=1), base + 9000), (0, as_json(n=2), base + 12_000)])
+    assert [planned(number) for number in (0, 3, 1)] == [(0, 1), (1, 3), (1, 1)]
+
+
 def test_windows_planned_at_the_same_time_leave_no_record_between(
     mock_kafka: Broker, tmp_path: Path, time_lookup: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
