@@ -44,7 +44,8 @@ class StoreJournal(BaseJournalBackend):
         self._store = store
         self._segments = [f"{folder}/{name}" for name in journal_files(store, folder)]
         self._unread: list[dict[str, Any]] = []
-        self._new, self._last, self._size = "", b"", 0
+        self._new: list[str] = []
+        self._last, self._size = b"", 0
         for address in self._segments:
             self._last = store.files.read(address)
             self._read(address)
@@ -70,7 +71,7 @@ class StoreJournal(BaseJournalBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Adds lines to those that :meth:`flush` writes."""
-        self._new += "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        self._new += [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
         self._unread += logs
 
     def flush(self) -> None:
@@ -79,7 +80,7 @@ class StoreJournal(BaseJournalBackend):
         Raises:
             OSError, HopsError: the store cannot be written.
         """
-        files, address, new = self._store.files, self._segments[-1], self._new.encode()
+        files, address, new = self._store.files, self._segments[-1], "".join(self._new).encode()
         if not new:
             return
         if isinstance(files, LocalFiles) and files.exists(address):
@@ -90,7 +91,7 @@ class StoreJournal(BaseJournalBackend):
         if not self._store.is_local and len(self._last) > SEGMENT_BYTES:
             self._segments.append(f"{self._segments[0]}.{len(self._segments):04}")
             self._last = b""
-        self._new = ""
+        self._new = []
 
 
 def _append(path: Path, expected: int, content: bytes) -> int:
