@@ -74,8 +74,8 @@ class JsonLines:
         if not block.strip():
             return None
         check_fields(block, self._file.name)
-        given = self._file.source.schema
-        held = {n: TEXT if kind in TIMES and n not in given else kind for n, kind in (types or {}).items()}
+        schema = self._file.source.schema
+        held = {n: TEXT if kind in TIMES and n not in schema else kind for n, kind in (types or {}).items()}
         table = _by_arrow(block, held)
         if table is not None and types is None and (times := _times_as_text(table.schema)):
             names, table = table.column_names, _by_arrow(block, times)
@@ -87,7 +87,7 @@ class JsonLines:
             return batch_of(list(columns.values()), list(columns), len(table))
         rows = _by_python(block, self._file, rows_before)
         for name in dict.fromkeys(itertools.chain(held, *rows)):
-            kind = TEXT if name in given else held.get(name, pa.null())
+            kind = TEXT if name in schema else held.get(name, pa.null())
             columns[name] = _array([row.get(name) for row in rows], kind)
         return batch_of(list(columns.values()), list(columns), len(rows))
 
