@@ -157,6 +157,12 @@ class LookupServable(Servable):
         now_s = time.time()
         arrays, times = {}, {}
         for column, result in zip(self._columns, results, strict=True):
+            if len(result) != rows:  # Feast 0.67: gives no times of values in an online store of the type remote
+                raise ServingError(
+                    grpc.StatusCode.DATA_LOSS,
+                    f"feature server: it answers with {len(result)} values and times of {column.origin.view}:"
+                    f"{column.origin.feature}; expected {rows}, one for each row; let it read the online store itself",
+                )
             values = []
             for row, stored in enumerate(result):
                 try:

@@ -32,6 +32,7 @@ _PATIENCE_S = 0.05
 _NO_TIME = -(2**63)
 """Null of the type UnixTimestamp, as Feast stores it."""
 _MESSAGES = load_messages(__package__)
+_NO_VECTOR = _MESSAGES["FeatureVector"]()
 _Entity = tuple[tuple[str, str, str], ...]
 """Join key, Feast's type and name in the request of each key of an entity."""
 
@@ -112,7 +113,7 @@ class FeatureServer:
             rows: Number of rows.
 
         Returns:
-            The values of each feature, one for each row.
+            The values of each feature: one for each row, or fewer if the feature server gives no times of them.
 
         Raises:
             FeatureServerError: the feature server does not answer in time, or answers with an error.
@@ -132,9 +133,9 @@ class FeatureServer:
                 answer = call.result()
             except grpc.RpcError as error:
                 raise FeatureServerError(f"{self._address}: {error.code().name}: {error.details()}") from error
-            vectors = dict(zip(answer.metadata.feature_names.val, answer.results, strict=True))
+            vectors = dict(zip(answer.metadata.feature_names.val, answer.results, strict=False))
             for number in group:
-                vector = vectors[f"{features[number].view}__{features[number].feature}"]
+                vector = vectors.get(f"{features[number].view}__{features[number].feature}", _NO_VECTOR)
                 times = (time.seconds + time.nanos / 1e9 for time in vector.event_timestamps)
                 result[number] = list(map(StoredValue, map(_decode, vector.values), times))
         return result

@@ -118,7 +118,8 @@ class FeatureLookup(Lookup):
                     f"its features are of Feast's project {features.project!r}, and those of another version of "
                     f"{project!r}; a feature server serves one project: start a model server for each",
                 )
+            result = LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
             project = features.project
-            return LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
+            return result
 
         return open_version

@@ -110,7 +110,8 @@ class Feast:
             for key in keys:
                 stored = self.values.get((view, feature, key[0] if len(key) == 1 else key))
                 vector.values.add().CopyFrom(stored or Value())
-                vector.event_timestamps.add(seconds=self.event_s if stored is not None else 0)
+                if self.event_s:
+                    vector.event_timestamps.add(seconds=self.event_s if stored is not None else 0)
         return response
 
 
@@ -331,6 +332,12 @@ def test_slow_lookups_do_not_block_other_models(tmp_path: Path, ends: threading.
             first.result()
 
 
+def test_values_without_times_are_refused(tmp_path: Path, feast: Feast) -> None:
+    feast.event_s = 0  # as from an online store of the type remote
+    with pytest.raises(ServingError, match="answers with 0 values and times of view:vector; expected 2"):
+        looking_up(tmp_path, feast).answer(request(id=[1, 2]))
+
+
 def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path, feast: Feast) -> None:
     reply = looking_up(tmp_path, feast).answer(request(id=[-1, 3]))
     seen = tensors.from_proto(PredictResponse.FromString(reply.message).outputs["seen"])
@@ -385,6 +392,8 @@ def test_unusable_lookup_files_are_refused(tmp_path: Path, feast: Feast) -> None
 
 def test_versions_of_two_projects_are_refused(tmp_path: Path, feast: Feast) -> None:
     open_version = FeatureLookup().opener(Flags(of_parts=(FeatureFlags(feast.address),)))
+    with pytest.raises(ServingError, match="does not take 'wind'"):
+        open_version(opened(tmp_path / "broken"), OnlineFeatures("broken", {"wind": ORIGIN}).to_dict())
     for project in ("shop", "shop"):
         open_version(opened(tmp_path / project), OnlineFeatures(project, {"vector": ORIGIN}).to_dict()).close()
     with pytest.raises(ServingError, match="of Feast's project 'bank', and those of another version of 'shop'"):
