@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 import pytest
-from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.sdk import BaseOperator
 from step_runner import REPOSITORY
 
@@ -53,11 +52,9 @@ def test_deprecated_names_work_and_warn() -> None:
             super().__init__(**kwargs)
             self.number = number
 
-    with pytest.warns(
-        AirflowProviderDeprecationWarning, match=r"add is deprecated since 0\.2, .* 0\.4; use add_all"
-    ) as seen:
+    with pytest.warns(FutureWarning, match=r"add is deprecated since 0\.2, .* 0\.4; use add_all") as seen:
         assert (add(1, 2), add.__doc__) == (3, "Adds.")
     assert seen[0].filename == __file__
-    with pytest.warns(AirflowProviderDeprecationWarning, match="OldOperator is deprecated .*use NewOperator"):
+    with pytest.warns(FutureWarning, match="OldOperator is deprecated .*use NewOperator"):
         assert OldOperator(task_id="old", number=1).number == 1
     assert OldOperator.partial(task_id="mapped").expand(number=[1, 2]).task_id == "mapped"

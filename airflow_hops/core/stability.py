@@ -7,7 +7,6 @@ public names, as they stand in the code.
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -37,10 +36,7 @@ def deprecated(since: str, removal: str, instead: str) -> Callable[[_Named], _Na
 
         @functools.wraps(works)
         def warn(*args: Any, **kwargs: Any) -> Any:
-            # Airflow lists warnings of its own category; the runtime environment has no Airflow.
-            airflow = sys.modules.get("airflow.exceptions")
-            category = getattr(airflow, "AirflowProviderDeprecationWarning", DeprecationWarning)
-            warnings.warn(message, category, stacklevel=2)
+            warnings.warn(message, FutureWarning, stacklevel=2)  # Python hides a DeprecationWarning from users
             return works(*args, **kwargs)
 
         if not is_class:
