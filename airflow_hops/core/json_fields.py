@@ -142,7 +142,7 @@ _Reader = Callable[[Any], Any]
 @cache
 def _readers(cls: object) -> dict[str, tuple[_Reader, bool]]:
     """Returns the decoder of each field that needs one, and whether the field may be null."""
-    hints = {name: _hints(cls)[name] for name in _names(cls)}
+    hints = {name: _hints(cls)[name] for name in sorted(_names(cls))}
     return {
         name: (read, NoneType in get_args(hint)) for name, hint in hints.items() if (read := _reader(hint)) is not None
     }
