@@ -82,6 +82,18 @@ def test_a_flood_of_lines_and_a_giant_line_are_read_whole(tmp_path: Path, starte
     assert [len(line) for line in lines[200_000:]] == [10_000_000, 3]
 
 
+def test_unfinished_line_is_read_once(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    process = StepProcess("step", None, log, lambda: None)
+    log.write_text("first\n10% 20%")
+    assert list(process.read_lines(is_over=False)) == ["first"]
+    with log.open("r+") as stream:
+        stream.write("-----\n---")
+        stream.seek(0, os.SEEK_END)
+        stream.write(" 100%\nnext")
+    assert list(process.read_lines(is_over=True)) == ["10% 20% 100%", "next"]
+
+
 def test_descendant_holding_the_output_open_delays_nothing(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start(
         "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')",

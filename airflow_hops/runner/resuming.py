@@ -35,8 +35,8 @@ from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.polling import poll
-from airflow_hops.core.processes.temporary_folders import variables_of_step
-from airflow_hops.core.steps.jobs import JOB_FILE, Job, this_host
+from airflow_hops.core.processes.temporary_folders import full_place, variables_of_step
+from airflow_hops.core.steps.jobs import JOB_FILE, REMOVED, Job, this_host
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE, StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import LeaseRecord
@@ -116,7 +116,11 @@ class DurableLauncher(Launcher):
             process.attach()
             if state_of(job, store) == "prepared":
                 variables = {**variables, **variables_of_step(job.path), STEP_ID_VARIABLE: job.id}
-                process.started_as(self._launcher.start(job.path / "spec.json", code_paths, variables=variables))
+                try:
+                    process.started_as(self._launcher.start(job.path / "spec.json", code_paths, variables=variables))
+                except BaseException:
+                    process.kill()  # it may have begun
+                    raise
         except BaseException:
             process.discard()
             raise
@@ -185,7 +189,7 @@ def remove(job: Job, store: ArtifactStore) -> None:
     """Removes the files of a job that has ended."""
     with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
         if job.is_here:
-            shutil.rmtree(job.path, ignore_errors=True)
+            job.remove_folder()
             store.remove_folder(job.record)
         else:  # the request to end stays, in case the machine comes back
             job.lease(store).remove_first()
@@ -229,12 +233,13 @@ class JobProcess(StepProcess):
         self._token = uuid.uuid4().hex
         self._lock: int | None = None
         self._started: StepProcess | None = None
+        self._is_kept = False  # for the retry, as this one could not take the result
 
     def attach(self) -> None:
         """Waits for the process that follows the job to detach; from then on, no other process follows it.
 
         Raises:
-            HopsError: that process did not detach in time.
+            HopsError: that process did not detach in time, or has removed the job.
         """
         if not self.job.is_here:
             return
@@ -249,6 +254,8 @@ class JobProcess(StepProcess):
                 f"task, still follows its job; end that process, and retry"
             ),
         )
+        if not (self.job.path / JOB_FILE).exists():
+            raise HopsError(f"step {self.job.step!r}: its job was removed when this try was about to follow it; retry")
         self._offset, size = int(os.pread(self._lock, 20, 0) or 0), _size(self._log)
         if size - self._offset > _BACKLOG_BYTES:
             log.warning(
@@ -268,7 +275,8 @@ class JobProcess(StepProcess):
         """Writes the offset into the file of the lock, for the next follower."""
         super().remember(offset)
         if self._lock is not None:
-            os.pwrite(self._lock, f"{offset:20d}".encode(), 0)
+            with contextlib.suppress(OSError):  # on a full disk, the next follower repeats lines
+                os.pwrite(self._lock, f"{offset:20d}".encode(), 0)
 
     def check_follower(self) -> None:
         """Raises Superseded if another process follows the job."""
@@ -279,7 +287,11 @@ class JobProcess(StepProcess):
         """Waits for the end, takes the job's result, and returns the exit code."""
         code = super().wait(timeout_s)
         if (result := result_of(self.job, self._store)) is not None:
-            result.write(self._folder / "result.json")
+            try:
+                result.write(self._folder / "result.json")
+            except OSError as error:
+                self._is_kept = True
+                raise HopsError(full_place(error) or f"the job's result cannot be taken: {error}") from error
         return code
 
     def kill(self, grace_s: float = GRACE_S) -> None:
@@ -289,7 +301,7 @@ class JobProcess(StepProcess):
 
     def discard(self) -> None:
         """Removes the job, unless another process follows it, and detaches from it."""
-        if self._is_owner() and (self._lock is not None or not self.job.is_here):
+        if not self._is_kept and self._is_owner() and (self._lock is not None or not self.job.is_here):
             remove(self.job, self._store)
         if self._lock is not None:
             os.close(self._lock)
@@ -344,7 +356,7 @@ def remove_abandoned(store: ArtifactStore) -> None:
             if status.st_uid != os.getuid() or any(lock_holder(folder / name) for name in ("running", "attached")):
                 continue
             age_s, job = time.time() - status.st_mtime, Job.read(folder)
-            if age_s < (_UNNAMED_SWEEP_S if job is None else _SWEEP_S):
+            if folder.suffix != REMOVED and age_s < (_UNNAMED_SWEEP_S if job is None else _SWEEP_S):
                 if job is None or not job.is_here or state_of(job, store) != "ended":
                     continue
                 store.remove_folder(job.record)  # an error for a job of another store, whose retry will settle it

@@ -25,7 +25,7 @@ from airflow_hops.core.errors import BadInput, HopsError, StepFailed, error_from
 from airflow_hops.core.extensions import STEP_GATES, load_all
 from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
-from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
+from airflow_hops.core.processes.temporary_folders import full_folder, full_place, temporary_folder, variables_of_step
 from airflow_hops.core.redaction import hide
 from airflow_hops.core.sources.registered_sources import source_class
 from airflow_hops.core.steps.protocol import Line, StepResult, StepSpec, parse_line
@@ -305,9 +305,10 @@ class RuntimeHook(BaseHook):
             self._process = None
         result = StepResult.read(folder / "result.json")
         if result is None:
+            full = full_folder(folder)  # then its last lines are not in its log
             raise StepFailed(
-                f"step {step!r} ended by {describe_exit(code)} without a result; its last lines:\n"
-                + "\n".join(f"  {text}" for text in last),
+                f"step {step!r} ended by {describe_exit(code)} without a result"
+                f"{f': {full}' if full else ''}; its last lines:\n" + "\n".join(f"  {text}" for text in last),
                 step=step,
                 retryable=True,
             )

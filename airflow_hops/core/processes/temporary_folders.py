@@ -52,6 +52,7 @@ _LOCKED = ".locked"
 """Suffix of folders that were locked before they got this name: if unlocked, their process has ended."""
 _SWEEP_AGE_S = 3600.0
 _SOCKET_PATH_BYTES = 107
+_PROBE_BYTES = 1 << 16
 _SHARED_VARIABLE = "HOPS_TEMPORARY_FOLDER"
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,17 @@ def full_place(error: BaseException) -> str | None:
     place = getattr(error, "filename", None) or "the store or the temporary folder"
     reason = text.partition("\n")[0]
     return f"no space left on the device that holds {place}; free some space and retry ({reason})"
+
+
+def full_folder(folder: Path) -> str | None:
+    """Returns the text of :func:`full_place` if a folder takes no more files: its processes could not say so."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        error.filename = str(folder)
+        return full_place(error)
+    return None
 
 
 def socket_root(length: int) -> Path | None:

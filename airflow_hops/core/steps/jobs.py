@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 from dataclasses import asdict, dataclass
@@ -33,6 +34,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import BEAT_S, Lease
 
 JOB_FILE = "job.json"
+REMOVED = ".removed"
+"""Suffix of a job's folder that is being removed: half of it would look like a job that has not begun."""
 _HOST_VARIABLE = "HOPS_HOST"
 
 
@@ -76,6 +79,10 @@ class Job:
         except OSError:
             return False
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+    def remove_folder(self) -> None:
+        """Removes its folder, which disappears at once."""
+        shutil.rmtree(self.path.rename(f"{self.path}{REMOVED}"), ignore_errors=True)
 
     def lease(self, store: ArtifactStore) -> Lease:
         """Returns its lease."""

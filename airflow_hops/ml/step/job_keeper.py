@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
@@ -128,7 +127,8 @@ class JobKeeper:
     def _end(self, why: str) -> NoReturn:
         _say(f"{why}: the step ends", logging.ERROR)
         if lock_holder(self._job.path / "attached") is None:  # otherwise the worker removes it
-            shutil.rmtree(self._job.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._job.remove_folder()
         end_everything()
 
 

@@ -67,6 +67,7 @@ class StepProcess:
     def __init__(self, step_id: str, pid: int | None, log: Path, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid
         self._log, self._offset, self._poll = log, 0, poll
+        self._pending = bytearray()  # an unfinished line, which was read once
 
     @classmethod
     def start(
@@ -112,15 +113,16 @@ class StepProcess:
 
     def read_lines(self, *, is_over: bool) -> Iterator[str]:
         """Yields the lines since the last call; if the process has ended, also one without an end."""
-        pending = b""
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as stream:  # removed, or on another machine
-            stream.seek(self._offset)
+            stream.seek(self._offset + len(self._pending))
             while chunk := stream.read(1 << 16):
-                *complete, pending = (pending + chunk).split(b"\n")
-                yield from (line.decode(errors="replace") for line in complete)
-                self.remember(stream.tell() - len(pending))
-        if pending and is_over:
-            yield pending.decode(errors="replace")
+                self._pending += chunk
+                if b"\n" in chunk:
+                    *complete, self._pending = self._pending.split(b"\n")
+                    yield from (line.decode(errors="replace") for line in complete)
+                    self.remember(stream.tell() - len(self._pending))
+        if self._pending and is_over:
+            yield self._pending.decode(errors="replace")
 
     def remember(self, offset: int) -> None:
         """Remembers up to which byte the output was read."""
