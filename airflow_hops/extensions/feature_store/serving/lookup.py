@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ class FeatureLookup(Lookup):
 
         address = flags.of(FeatureFlags).feature_server
         threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
-        limit, project = LookupLimit(max(1, threads // 2)), ""
+        limit, project, opening = LookupLimit(max(1, threads // 2)), "", threading.Lock()
 
         def open_version(servable: Servable, description: Mapping[str, object]) -> Servable:
             nonlocal project
@@ -112,14 +113,15 @@ class FeatureLookup(Lookup):
                 features = OnlineFeatures.from_dict(description)
             except TypeError as error:
                 raise invalid_argument(str(error)) from error
-            if project not in ("", features.project):  # whose views may have the same names
-                raise ServingError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"its features are of Feast's project {features.project!r}, and those of another version of "
-                    f"{project!r}; a feature server serves one project: start a model server for each",
-                )
-            result = LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
-            project = features.project
+            with opening:  # of two projects at once, one is refused
+                if project not in ("", features.project):  # whose views may have the same names
+                    raise ServingError(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"its features are of Feast's project {features.project!r}, and those of another version of "
+                        f"{project!r}; a feature server serves one project: start a model server for each",
+                    )
+                result = LookupServable(servable, features, FeatureServer(address, features.timeout_s), limit)
+                project = features.project
             return result
 
         return open_version
