@@ -51,7 +51,9 @@ class Frequencies:
         if len(values):
             values = _short(values)
             repeat = len(values[:PROBED].unique()) <= PROBED // 2
-            self._append(*(_summed(values, counts) if repeat else (values, counts)), is_summed=repeat)
+            # A slice would keep, and send to other processes, the values of its whole table.
+            own = _summed(values, counts) if repeat else (pa.concat_arrays([values]), counts)
+            self._append(*own, is_summed=repeat)
 
     def merge(self, other: Frequencies) -> None:
         """Adds those of later rows."""

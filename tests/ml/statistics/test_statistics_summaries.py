@@ -99,6 +99,12 @@ def test_values_of_a_single_batch_are_summed_also_where_most_differ() -> None:
     assert {each.feature_value.decode(): each.count for each in texts.most_frequent(10**5)} == expected
 
 
+def test_texts_of_a_slice_are_kept_without_those_of_its_table() -> None:
+    table, texts = pa.array([f"{number:064d}" for number in range(ROWS)]), Frequencies(ROWS)
+    texts.add(table[:2048], np.ones(2048, np.int64))
+    assert len(pickle.dumps(texts)) < 2 * 2048 * (64 + 16)
+
+
 def test_zeros_of_either_sign_are_one_value() -> None:
     summary = Quantiles(ROWS)
     for zeros in ([-0.0, 0.0], [0.0, -0.0]):
