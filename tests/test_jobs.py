@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.runner import resuming
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.launchers.process import StepProcess
 from airflow_hops.runner.resuming import DurableLauncher, JobProcess, prepare, remove, remove_abandoned, state_of
 from airflow_hops.runner.runtime import RuntimeHook
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture
@@ -38,6 +43,13 @@ def job(store: ArtifactStore) -> Job:
 
 def spec_in(store: ArtifactStore) -> StepSpec:
     return StepSpec(step="s", entry="m:f", params={}, store=store.root, producer=Producer("d", "r", "s", -1, 1))
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
 
 
 def end(job: Job) -> None:
@@ -97,15 +109,12 @@ def test_step_that_has_begun_ends_with_a_start_that_fails(store: ArtifactStore, 
 def test_full_disk_loses_neither_a_job_nor_its_result(
     job: Job, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     end(job)
     process = JobProcess(job, store, tmp_path)
     process.attach()
     with monkeypatch.context() as full:
-        full.setattr(StepResult, "write", fail)
-        full.setattr(os, "pwrite", fail)
+        full.setattr(StepResult, "write", raising(FULL))
+        full.setattr(os, "pwrite", raising(FULL))
         process.remember(7)
         with pytest.raises(HopsError, match=r"no space left on the device .*; free some space and retry"):
             process.wait(1)
@@ -114,13 +123,30 @@ def test_full_disk_loses_neither_a_job_nor_its_result(
     assert lock_for_process(job.path / "attached") is not None
 
 
+def test_result_on_another_machine_is_kept_until_it_is_taken(
+    job: Job, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = job.lease(store)
+    assert lease.try_take()
+    lease.note = StepResult(value=1).to_dict()
+    lease.release()
+    elsewhere = replace(job, host="another")
+    process = JobProcess(elsewhere, store, tmp_path)
+    with monkeypatch.context() as silent:
+        silent.setattr(resuming, "_record", raising(HopsError("no answer")))
+        with pytest.raises(HopsError, match="no answer"):
+            process.poll()
+    process.discard()
+    assert state_of(elsewhere, store) == "succeeded"
+    assert process.wait(1) == 0
+    process.discard()
+    assert state_of(elsewhere, store) == "ended"
+
+
 def test_error_of_a_step_that_could_not_write_its_log_names_the_full_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    monkeypatch.setattr(tempfile, "TemporaryFile", raising(FULL))
     process = StepProcess.start(["sh", "-c", "exit 3"], env={"PATH": os.environ["PATH"]}, cwd=tmp_path)
     with pytest.raises(
         StepFailed, match=f"code 3 without a result: no space left on the device that holds {tmp_path};"

@@ -233,7 +233,7 @@ class JobProcess(StepProcess):
         self._token = uuid.uuid4().hex
         self._lock: int | None = None
         self._started: StepProcess | None = None
-        self._is_kept = False  # for the retry, as this one could not take the result
+        self._is_kept = not job.is_here  # for a retry, until its result is taken
 
     def attach(self) -> None:
         """Waits for the process that follows the job to detach; from then on, no other process follows it.
@@ -286,12 +286,13 @@ class JobProcess(StepProcess):
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the end, takes the job's result, and returns the exit code."""
         code = super().wait(timeout_s)
-        if (result := result_of(self.job, self._store)) is not None:
-            try:
+        self._is_kept = True
+        try:
+            if (result := result_of(self.job, self._store)) is not None:
                 result.write(self._folder / "result.json")
-            except OSError as error:
-                self._is_kept = True
-                raise HopsError(full_place(error) or f"the job's result cannot be taken: {error}") from error
+        except OSError as error:
+            raise HopsError(full_place(error) or f"the job's result cannot be taken: {error}") from error
+        self._is_kept = False
         return code
 
     def kill(self, grace_s: float = GRACE_S) -> None:

@@ -16,6 +16,7 @@ from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.core.errors import HopsError, StepFailed
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.runner.process import PodProcess
 from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
@@ -118,6 +119,23 @@ def test_result_is_taken_again_after_a_kill_before_it_was_recorded(
     (name,) = pods.pods
     runner.run(runner.spec("where", try_number=2))
     assert list(pods.processes) == [name] and pods.pods == {}
+
+
+def test_no_beat_writes_the_folder_of_a_removed_pod_again(
+    pods: LocalPods,
+    runner: Runner,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def remove_slowly(self: ArtifactStore, uri: str) -> None:
+        remove(self, uri)
+        time.sleep(1.2)
+
+    remove = ArtifactStore.remove_folder
+    monkeypatch.setattr(ArtifactStore, "remove_folder", remove_slowly)
+    monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "2")  # a beat each half second
+    runner.run(runner.spec("where"))
+    assert pods.pods == {} and not [each for each in (tmp_path / "store/_state/pods").rglob("*") if each.is_file()]
 
 
 def test_unfetched_results_expire(

@@ -179,11 +179,12 @@ class PodProcess(StepProcess):
 
     def discard(self) -> None:
         """Deletes the pod and its folder in the store, unless another process follows it."""
-        if not self._over.is_set() and (self._is_gone or self._is_follower()):
-            self._delete()
-            with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
-                self._store.remove_folder(self._record)
-        self._over.set()
+        if not self._over.is_set():
+            self._over.set()  # a beat after the removal would write the folder again
+            if self._is_gone or self._is_follower():
+                self._delete()
+                with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
+                    self._store.remove_folder(self._record)
 
     def _delete(self) -> None:
         with contextlib.suppress(ApiException, HTTPError):
