@@ -138,7 +138,7 @@ class LookupServable(Servable):
             )
         if array.ndim and array.size != len(array):
             raise invalid_argument(f"input {name!r} has the shape {array.shape}; expected one key for each row")
-        if kind != "STRING" and array.dtype.kind == "f" and not np.all(array == np.floor(array)):
+        if kind != "STRING" and array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.floor(array))):
             raise invalid_argument(f"input {name!r} has keys that are not integers; the view's keys are integers")
         return array.reshape(-1)
 

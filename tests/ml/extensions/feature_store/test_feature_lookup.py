@@ -346,6 +346,8 @@ def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path, feast: Feas
 
 def test_requests_with_invalid_keys_are_refused(tmp_path: Path, feast: Feast) -> None:
     by_two = looking_up(tmp_path / "two", feast, vector=replace(ORIGIN, keys={"id": "id", "at": "at"}, key_types=TWO))
+    inputs = {"id": tf.TensorSpec([None], tf.float64), "vector": tf.TensorSpec([None, 3])}
+    of_floats = open_echo(tmp_path / "floats", "a key of floats", **inputs)
     for servable, call, message in (
         (looking_up(tmp_path / "any", feast, None), request(id=[-1]), "vectors of any width cannot be missing"),
         (looking_up(tmp_path / "3", feast), request(id=[2**40]), "a key of the request cannot be looked up: "),
@@ -361,6 +363,7 @@ def test_requests_with_invalid_keys_are_refused(tmp_path: Path, feast: Feast) ->
             "input 'id' has the shape (1, 2); expected one key for each",
         ),
         (by_two, request(id=[1, 2], at=[1]), "keys differ in length: {'id': 2, 'at': 1}"),
+        (looking_up(tmp_path / "6", feast, version=of_floats), request(id=[np.inf]), "has keys that are not integers"),
     ):
         with pytest.raises(ServingError, match=re.escape(message)):
             servable.answer(call)
