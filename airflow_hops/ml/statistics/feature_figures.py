@@ -151,7 +151,7 @@ class _View:
             return known[0] if known else None
         standard, quantiles = known
         if self.integer and standard.x[-1] - standard.x[0] < FEW_INTEGERS:
-            integers = np.arange(standard.x[0], standard.x[-1] + 1)
+            integers = _integers(standard.x[0], standard.x[-1])
             upper: Any = np.searchsorted(standard.x[1:], integers, side="left") + 1
             upto: Any = np.append(standard.f[upper[1:] - 1], 1.0)
             return _Curve(np.repeat(integers, 2), np.sort(np.concatenate([[0.0], upto[:-1], upto])))
@@ -242,7 +242,7 @@ def _small_histogram(view: _View, curve: _Curve, digits: int) -> list[Any]:
     low, high = float(curve.x[0]), float(curve.x[-1])
     shares: Any
     if view.integer and high - low < FEW_INTEGERS:
-        shares = np.diff(np.append(0.0, np.interp(np.arange(low, high + 1), curve.x, curve.f)))
+        shares = np.diff(np.append(0.0, np.interp(_integers(low, high), curve.x, curve.f)))
         low, high = low - 0.5, high + 0.5
     else:
         counts: Any = np.array([b.sample_count for b in view.buckets(0) if math.isfinite(b.low_value + b.high_value)])
@@ -251,6 +251,10 @@ def _small_histogram(view: _View, curve: _Curve, digits: int) -> list[Any]:
             counts = counts.reshape(-1, together).sum(axis=1)
         shares = counts / counts.sum()
     return [_round(low, digits), _round(high, digits), [int(share) for share in (shares * SHARES).round()]]
+
+
+def _integers(low: float, high: float) -> Any:
+    return low + np.arange(high - low + 1)  # high + 1 is high from 2**53 on
 
 
 def non_uniformity(counts: Iterable[float]) -> float | None:

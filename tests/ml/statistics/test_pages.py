@@ -89,3 +89,10 @@ def test_page_is_bounded_and_says_what_is_left_out(tmp_path: Path, monkeypatch: 
     line = lines[2 + index.features.index("word")]
     assert lines[1]["names"] == index.features
     assert (len(line["values"]), line["other_values"]) == (10, 40)
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**60), 2**63 - 1])
+def test_page_has_a_histogram_of_a_single_integer_next_to_which_float64_has_none(tmp_path: Path, number: int) -> None:
+    statistics.write_page(tmp_path, generate_statistics(pa.table({"id": [number, number]})))
+    table = json.loads((tmp_path / "page.jsonl").read_text().splitlines()[1])
+    assert table["histogram"][0][2] == [10_000]
