@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,3 +77,14 @@ def test_days_or_deeper_lists_among_numbers_have_no_statistics(tmp_path: Path, c
             pq.write_table(pa.table({"x": column}), folder / f"{name}.parquet")
         with pytest.raises(BadInput, match=r"column 'x' is .*expected one type in all files"):
             plan_source(folder)
+
+
+@pytest.mark.parametrize("columns", [[[1], [[2]]], [[{"a": 1}], [{"a": [2]}]], [[[{"a": 1}]], [[{"a": [2]}]]]])
+def test_single_values_count_as_lists_of_one_at_any_depth(tmp_path: Path, columns: list[list[Any]]) -> None:
+    for number, order in enumerate((columns, columns[::-1])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, column in zip("ab", order, strict=True):
+            pq.write_table(pa.table({"x": column}), folder / f"{name}.parquet")
+        plan = plan_source(folder)
+        assert [batch["x"].to_pylist() for part in plan.parts for batch in plan.read(part)] == order

@@ -127,8 +127,9 @@ def _example_type(kind: pa.DataType) -> pa.DataType | None:
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type of a column that has two types in two files; None if no type fits both."""
-    is_single = is_list(one) != is_list(other)  # which counts as a list of one
-    return one if is_single and _is_same(one, other) else joined_types.join(one, other, _of_features)
+    joined = joined_types.join(one, other, _of_features)
+    # A single value, also of a struct's field, counts as a list of one.
+    return one if joined is None and _is_same(one, other) else joined
 
 
 def _of_features(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -142,7 +143,9 @@ def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
     return kind_of(one) == kind_of(other) and _of_times(one) == _of_times(other)
 
 
-def _of_times(kind: pa.DataType) -> bool:
+def _of_times(kind: pa.DataType) -> object:
+    if pa.types.is_struct(kind):
+        return {field.name: _of_times(field.type) for field in kind}
     return _of_times(kind.value_type) if is_list(kind) else is_time(kind)
 
 
