@@ -232,6 +232,14 @@ def test_options_are_arguments(operator: type[HopsTask], options: type[StepOptio
     assert {f.name for f in fields(options) if not {f.name, f.name.removesuffix("_s")} & arguments} == no_arguments
 
 
+def test_attributes_of_a_subclass_change_no_options_that_are_no_arguments() -> None:
+    class Alerting(SkewOperator):
+        threshold, seed = 0.5, 7
+
+    of_each: list[Any] = [each(task_id="t", model_name="m").step_params({}) for each in (SkewOperator, Alerting)]
+    assert of_each[0] == of_each[1]
+
+
 def test_artifact_of_another_kind_is_refused() -> None:
     def artifact(kind: str) -> dict[str, str]:
         return {"uri": f"file:///{kind}", "kind": kind, "fingerprint": "f"}

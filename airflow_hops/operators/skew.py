@@ -144,7 +144,9 @@ class SkewOperator(SparkOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the options of the comparison."""
-        return SkewOptions.of(self).to_dict()
+        # They are no arguments, even where a subclass has attributes of these names for a purpose of its own.
+        fixed = {name: getattr(SkewOptions, name) for name in ("comparator", "missing_threshold", "threshold", "seed")}
+        return SkewOptions.of(self, **fixed).to_dict()
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns none: Spark's properties change no results."""
