@@ -76,13 +76,15 @@ def test_half_removed_job_is_no_job_that_has_not_begun(
     assert list(job.path.parent.iterdir()) == []
 
 
-def test_job_that_disappears_while_a_try_waits_for_it_is_not_started_again(
-    job: Job, store: ArtifactStore, tmp_path: Path
+@pytest.mark.parametrize("waits", [False, True])
+def test_job_that_disappears_before_a_try_follows_it_is_not_started_again(
+    job: Job, store: ArtifactStore, tmp_path: Path, waits: bool
 ) -> None:
     process = JobProcess(job, store, tmp_path)
     assert job.is_here
     job.remove_folder()
-    job.path.mkdir()
+    if waits:
+        job.path.mkdir()
     with pytest.raises(HopsError, match=r"step 's': its job was removed .*; retry"):
         process.attach()
     process.discard()

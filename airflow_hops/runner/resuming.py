@@ -241,7 +241,10 @@ class JobProcess(StepProcess):
         Raises:
             HopsError: that process did not detach in time, or has removed the job.
         """
+        removed = f"step {self.job.step!r}: its job was removed when this try was about to follow it; retry"
         if not self.job.is_here:
+            if state_of(self.job, self._store) == "ended":
+                raise HopsError(removed)
             return
         write_atomically(self.job.path / "owner", self._token)
         path = self.job.path / "attached"
@@ -255,7 +258,7 @@ class JobProcess(StepProcess):
             ),
         )
         if not (self.job.path / JOB_FILE).exists():
-            raise HopsError(f"step {self.job.step!r}: its job was removed when this try was about to follow it; retry")
+            raise HopsError(removed)
         self._offset, size = int(os.pread(self._lock, 20, 0) or 0), _size(self._log)
         if size - self._offset > _BACKLOG_BYTES:
             log.warning(
