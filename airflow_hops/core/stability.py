@@ -7,6 +7,7 @@ public names, as they stand in the code.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -36,7 +37,10 @@ def deprecated(since: str, removal: str, instead: str) -> Callable[[_Named], _Na
 
         @functools.wraps(works)
         def warn(*args: Any, **kwargs: Any) -> Any:
-            warnings.warn(message, FutureWarning, stacklevel=2)  # Python hides a DeprecationWarning from users
+            frame, level = sys._getframe(1), 2
+            while frame.f_back and frame.f_globals.get("__name__", "").startswith("airflow_hops."):
+                frame, level = frame.f_back, level + 1  # the type of operators makes a DAG file's tasks
+            warnings.warn(message, FutureWarning, stacklevel=level)  # Python hides a DeprecationWarning from users
             return works(*args, **kwargs)
 
         if not is_class:
