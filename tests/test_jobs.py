@@ -145,6 +145,14 @@ def test_result_on_another_machine_is_kept_until_it_is_taken(
     assert state_of(elsewhere, store) == "ended"
 
 
+def test_error_has_what_descendants_said_after_the_end_of_a_step(tmp_path: Path) -> None:
+    child = "(trap 'echo the reason; exit' TERM; touch ready; while :; do :; done)"
+    program = f"printf unfinished; {child} & while [ ! -e ready ]; do :; done; exit 3"
+    process = StepProcess.start(["sh", "-c", program], env={"PATH": os.environ["PATH"]}, cwd=tmp_path)
+    with pytest.raises(StepFailed, match=r"its last lines:\n  unfinished\n  the reason$"):
+        RuntimeHook().watch("s", process, tmp_path)
+
+
 def test_error_of_a_step_that_could_not_write_its_log_names_the_full_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

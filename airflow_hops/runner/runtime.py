@@ -289,14 +289,18 @@ class RuntimeHook(BaseHook):
         """
         self._process = process
         last = deque(process.last_lines, maxlen=_LAST_LINES)
+
+        def hear(texts: Iterator[str]) -> None:
+            for text in texts:
+                line = parse_line(text)
+                last.append(line.text)
+                (on_line or self.show)(line)
+
         code = -signal.SIGKILL
         try:
             if self._killed:
                 process.kill()
-            for text in process.lines():
-                line = parse_line(text)
-                last.append(line.text)
-                (on_line or self.show)(line)
+            hear(process.lines())
             code = process.wait()
         finally:
             # Also after success, so that a step leaves no process behind. Without a kill, processes get time to end:
@@ -305,6 +309,7 @@ class RuntimeHook(BaseHook):
             self._process = None
         result = StepResult.read(folder / "result.json")
         if result is None:
+            hear(process.read_lines(is_over=True))  # descendants may say more than the step
             full = full_folder(folder)  # then its last lines are not in its log
             raise StepFailed(
                 f"step {step!r} ended by {describe_exit(code)} without a result"

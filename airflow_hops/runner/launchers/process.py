@@ -122,7 +122,9 @@ class StepProcess:
                     yield from (line.decode(errors="replace") for line in complete)
                     self.remember(stream.tell() - len(self._pending))
         if self._pending and is_over:
-            yield self._pending.decode(errors="replace")
+            last, self._pending = self._pending, bytearray()
+            self._offset += len(last)
+            yield last.decode(errors="replace")
 
     def remember(self, offset: int) -> None:
         """Remembers up to which byte the output was read."""
