@@ -241,7 +241,7 @@ PARQUET = as_parquet(["a"], [("1",)], set())
     ("name", "content", "words"),
     [
         ("t.csv", HTML, "looks like an HTML page"),
-        ("t.csv.gz", gzip.compress(HTML.encode()), "looks like an HTML page"),
+        ("t.csv.gz", gzip.compress(HTML.encode(), mtime=0), "looks like an HTML page"),
         ("t.jsonl", HTML, "looks like an HTML page"),
         ("t.csv", '<?xml version="1.0"?>\n<rows/>\n', "looks like XML"),
         ("t.csv", '[{"a": 1, "b": 2},\n{"a": 3, "b": 4}]\n', "looks like a JSON array, not like csv; write one object"),
@@ -256,7 +256,7 @@ PARQUET = as_parquet(["a"], [("1",)], set())
         ("t.csv", PARQUET, "looks like Parquet"),
         ("t.csv", b"%PDF-1.7\n%...\n", "looks like PDF"),
         ("t.csv", b"SQLite format 3\0", "looks like a database of SQLite"),
-        ("t.csv.gz", gzip.compress(gzip.compress(b"a\n1\n")), "looks like a file that was compressed twice"),
+        ("t.csv.gz", gzip.compress(gzip.compress(b"a\n1\n", mtime=0), mtime=0), "looks like a file that was compressed twice"),
     ],
 )
 def test_text_file_of_another_format_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
