@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,8 @@ collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Sets Airflow's environment before test modules are imported."""
-    import tempfile
-
+def set_airflow_environment() -> str:
+    """Sets Airflow's environment, and returns its home; before conftests of folders import Airflow."""
     home = tempfile.mkdtemp(prefix="hops-tests-airflow-")
     os.environ["AIRFLOW_HOME"] = home
     os.environ.setdefault("HOPS_TESTS_HOME", home)  # pytest's own, also in workers
@@ -47,7 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
         # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
         shutil.copy(Path(os.environ["HOPS_TESTS_HOME"], "airflow.db"), home)
-    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    return home
+
+
+HOME = set_airflow_environment()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Removes Airflow's home at the end."""
+    config.add_cleanup(lambda: shutil.rmtree(HOME, ignore_errors=True))
 
 
 def pytest_xdist_setupnodes() -> None:
