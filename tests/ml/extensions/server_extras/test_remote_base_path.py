@@ -89,7 +89,7 @@ def test_faulty_base_path_is_reported_without_affecting_others(
     )
     server = start_server(model_config_file=config, max_num_load_retries=0, **POLL)
     assert server.versions("flights") == server.versions("folder") == {1: "AVAILABLE"}
-    assert server.versions("vectors") == {7: "AVAILABLE"}
+    server.wait_for_versions("vectors", {7: "AVAILABLE"})
     assert server.versions("corrupt") == {1: "END"}
     status = server.call("/v1/models/corrupt/versions/1")[1]["model_version_status"][0]["status"]
     assert "Cannot parse file" in status["error_message"]
