@@ -256,7 +256,11 @@ PARQUET = as_parquet(["a"], [("1",)], set())
         ("t.csv", PARQUET, "looks like Parquet"),
         ("t.csv", b"%PDF-1.7\n%...\n", "looks like PDF"),
         ("t.csv", b"SQLite format 3\0", "looks like a database of SQLite"),
-        ("t.csv.gz", gzip.compress(gzip.compress(b"a\n1\n", mtime=0), mtime=0), "looks like a file that was compressed twice"),
+        (
+            "t.csv.gz",
+            gzip.compress(gzip.compress(b"a\n1\n", mtime=0), mtime=0),
+            "looks like a file that was compressed twice",
+        ),
     ],
 )
 def test_text_file_of_another_format_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
