@@ -145,7 +145,7 @@ def test_result_on_another_machine_is_kept_until_it_is_taken(
     assert state_of(elsewhere, store) == "ended"
 
 
-def test_error_has_what_descendants_said_after_the_end_of_a_step(tmp_path: Path) -> None:
+def test_error_quotes_what_descendants_print_after_a_step_ends(tmp_path: Path) -> None:
     child = "(trap 'echo the reason; exit' TERM; touch ready; while :; do :; done)"
     program = f"printf unfinished; {child} & while [ ! -e ready ]; do :; done; exit 3"
     process = StepProcess.start(["sh", "-c", program], env={"PATH": os.environ["PATH"]}, cwd=tmp_path)

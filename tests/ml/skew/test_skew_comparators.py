@@ -161,7 +161,7 @@ def test_the_measure_furthest_above_its_threshold_counts() -> None:
     assert skew.drifted and (skew.measure, skew.threshold) == ("jensen_shannon", 0.01)
 
 
-def test_whole_numbers_beyond_floats_differ() -> None:
+def test_integers_above_2_53_are_compared_exactly() -> None:
     """One of four windows of ids that only differ in digits that floats lack is equal to the reference."""
     old = BEYOND + np.arange(400)
     for new, drifts in ((old[::-1], False), (old + 150, True), (np.full(400, BEYOND + 7), True), (old - 2**61, True)):
