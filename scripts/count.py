@@ -28,23 +28,22 @@ def count_code(source: str) -> int:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstring_lines(source))
+
+
+def docstring_lines(source: str) -> set[int]:
+    """Returns the numbers of the lines that hold docstrings."""
+    lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             docstring = node.body[0]
-            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
-    return len(lines)
+            lines.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return lines
 
 
 def count_lines(paths: Iterable[Path]) -> int:
     """Returns the number of all lines of the files."""
     return sum(path.read_text().count("\n") for path in paths)
-
-
-def count_docstrings(paths: Iterable[Path]) -> int:
-    """Returns the number of lines of docstrings in the files."""
-    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
-    first = [node.body[0] for node in nodes if isinstance(node, DOCUMENTED) and ast.get_docstring(node)]
-    return sum((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1 for docstring in first)
 
 
 def count_arguments(paths: Iterable[Path]) -> int:
@@ -72,7 +71,7 @@ def sizes() -> dict[str, int]:
     package = files("airflow_hops/*.py")
     return {
         "code of the package": sum(count_code(path.read_text()) for path in package),
-        "docstrings of the package": count_docstrings(package),
+        "docstrings of the package": sum(len(docstring_lines(path.read_text())) for path in package),
         "modules": len(package),
         "arguments of operators": count_arguments(package),
         "lines of `ui/src`": count_lines(files("ui/src/*")),
