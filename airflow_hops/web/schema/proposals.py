@@ -26,7 +26,7 @@ from airflow_hops.core.schema.history import SchemaChanged, frozen_name, publish
 from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
 from airflow_hops.core.schema.pages import write_page
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, TaskInstancePath, is_of, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, TaskInstancePath, is_of, reaching
 from airflow_hops.web.owners import Reason
 from airflow_hops.web.schema.validation_report import PROPOSED_FILE, input_of
 from airflow_hops.web.schema.validations import has_changed, schema_of
@@ -122,9 +122,7 @@ def find_proposal(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath)
         raise HTTPException(409, found.without_page())
     values = schema_of(found.manifest)
     if values is None or input_of(found, user, task.dag_id, "schema") is None:
-        raise HTTPException(
-            410, "the schema that the data was held against was deleted, or you do not have permission to read it"
-        )
+        raise Gone("the schema that the data was held against was deleted, or you do not have permission to read it")
     return Proposal(found, user, TaskAddress.of(task), values)
 
 
