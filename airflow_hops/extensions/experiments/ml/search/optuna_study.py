@@ -125,10 +125,10 @@ class OptunaStudy:
             self._study.sampler = sampler_of(options, seed) if make_sampler is None else make_sampler(seed)
             self._study.pruner = pruner_of(options)
         self._changed = set(range(len(self.trials)))  # a kill may have left an older summary
+        for trial in self.trials:
+            self._rank(trial)
         if earlier is not None:
             self._resume(earlier)
-        for trial in self.current:
-            self._rank(trial)
         self.update()
         made = {json.dumps(dict(params), sort_keys=True) for params in self.done}
         grid = iter(points) if points is not None else options.points() if options.sampler == "grid" else None
@@ -178,7 +178,7 @@ class OptunaStudy:
             # A person may clear the task of an ended search long after it.
             until = 0.0 if self.was_killed or earlier.ended is None else seconds_since(earlier.ended)
             self.begun_s = seconds_since(earlier.started) - until
-            if earlier.state == "stopped" and any(trial.state == "complete" for trial in self.current):
+            if earlier.state == "stopped" and self.best is not None:
                 self.was_stopped_by = earlier.stopped_by
 
     @property
