@@ -6,11 +6,10 @@ import { toECharts, useChartTheme } from "src/components/chart/theme";
 
 type Handlers = Record<string, (event: unknown) => void>;
 
-type Props = Omit<BoxProps, "onReady"> & {
+type Props = BoxProps & {
   option: EChartsCoreOption;
   label: string;
   handlers?: Handlers;
-  onReady?: (chart: EChartsType) => void;
 };
 
 /**
@@ -18,15 +17,14 @@ type Props = Omit<BoxProps, "onReady"> & {
  *
  * @param option what to draw; make it with `useMemo`. It replaces what was drawn before.
  * @param label what the chart shows, in a sentence: the alternative for those who cannot see it
- * @param handlers by event name of ECharts (`click`, `datazoom`, `brushEnd`, …)
- * @param onReady gets the chart itself, for what no option says; called again when it is made anew
+ * @param handlers by event name of ECharts (`click`, `datazoom`, …)
  */
-export function Chart({ option, label, handlers, onReady, height = "320px", ...props }: Props) {
+export function Chart({ option, label, handlers, height = "320px", ...props }: Props) {
   const element = useRef<HTMLDivElement>(null);
   const chart = useRef<EChartsType | null>(null);
   const theme = useChartTheme();
-  const latest = useRef({ handlers, onReady, theme });
-  latest.current = { handlers, onReady, theme };
+  const latest = useRef({ handlers, theme });
+  latest.current = { handlers, theme };
   const events = Object.keys(handlers ?? {})
     .sort()
     .join(" ");
@@ -43,7 +41,6 @@ export function Chart({ option, label, handlers, onReady, height = "320px", ...p
     for (const name of events ? events.split(" ") : []) {
       made.on(name, (event) => latest.current.handlers?.[name]?.(event));
     }
-    latest.current.onReady?.(made);
     return () => {
       observer.disconnect();
       forget();

@@ -8,7 +8,7 @@ const LARGE = 1000;
 const IDLE_MS = 30_000;
 
 /** How often a study that goes on is looked at: a large one, which takes longer to read, less often. */
-export function pollMs(study: Study | undefined): number | false {
+function pollMs(study: Study | undefined): number | false {
   if (study === undefined || !isSearching(study)) {
     return false;
   }
