@@ -31,7 +31,9 @@ from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRe
 
 TRIALS_A_FILE = 500
 _READERS = 16
-_STUDY, _JOURNAL, _LOGS, _ALL = "study.json", "journal.log", "logs", "all"
+_STUDY, _LOGS, _ALL = "study.json", "logs", "all"
+JOURNAL_NAME = "journal.log"
+"""Name of the first file of Optuna's journal in a study's folder."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class StudyFolder:
         for name in self.store.names(f"{self.uri}/{_LOGS}"):
             self.store.remove_text(f"{self.uri}/{_LOGS}/{name}")
         for name in self.store.names(self.uri):
-            if name == _STUDY or name.startswith(("trials-", _JOURNAL)):
+            if name == _STUDY or name.startswith(("trials-", JOURNAL_NAME)):
                 self.store.remove_text(f"{self.uri}/{name}")
 
     def lease(self, run_id: str) -> Lease:
@@ -158,7 +160,7 @@ def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) ->
 
 def journal_files(store: ArtifactStore, folder: str) -> list[str]:
     """Returns the names of a study's journal files, in their order."""
-    return [name for name in store.names(folder) if re.fullmatch(r"journal\.log(\.\d+)?", name)]
+    return [name for name in store.names(folder) if re.fullmatch(rf"{re.escape(JOURNAL_NAME)}(\.\d+)?", name)]
 
 
 def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:

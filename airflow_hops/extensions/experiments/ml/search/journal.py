@@ -17,7 +17,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileSymlinkLock
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
-from airflow_hops.extensions.experiments.core.studies import journal_files
+from airflow_hops.extensions.experiments.core.studies import JOURNAL_NAME, journal_files
 
 SEGMENT_BYTES = 1 << 20
 _LOCK_S = 5
@@ -49,7 +49,7 @@ class StoreJournal(BaseJournalBackend):
         for address in self._segments:
             self._last = store.files.read(address)
             self._read(address)
-        self._segments = self._segments or [f"{folder}/journal.log"]
+        self._segments = self._segments or [f"{folder}/{JOURNAL_NAME}"]
 
     def _read(self, address: str) -> None:
         self._size = end = self._last.rfind(b"\n") + 1

@@ -27,7 +27,7 @@ from airflow_hops.core.steps.protocol import check_json
 from airflow_hops.core.store.leases import Lease, LeaseLost
 from airflow_hops.core.times import now, seconds_since
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
-from airflow_hops.extensions.experiments.core.studies import StudyFolder
+from airflow_hops.extensions.experiments.core.studies import JOURNAL_NAME, StudyFolder
 from airflow_hops.extensions.experiments.ml.search.attributes import (
     STATES,
     differing_fields,
@@ -148,7 +148,7 @@ class OptunaStudy:
         except (ValueError, TypeError, KeyError, AssertionError) as error:
             text = f"{type(error).__name__}: {error}"
             raise BadInput(
-                f"{uri}/journal.log: not the journal of a search ({text}); restore it, or remove the study"
+                f"{uri}/{JOURNAL_NAME}: not the journal of a search ({text}); restore it, or remove the study"
             ) from error
         return self._folder.read()
 
