@@ -83,10 +83,9 @@ class TaskType(BaseOperatorMeta):
         except Exception as error:
             add_place(error)
             if isinstance(error, TypeError):
-                constructors = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
-                known = {name for each in constructors for name in inspect.signature(each).parameters}
+                known = arguments_of(cls.__mro__)
                 for name in kwargs.keys() - known:
-                    mapping = argument_with(constructors[0], name)
+                    mapping = argument_with(cls.__init__, name)
                     advice = f"; it is a field of {mapping}" if mapping else suggestion(name, known)
                     if name.endswith("_conn_id"):
                         advice = "; fields of the connection hops_conn_id name Spark, ranks and model server"
@@ -491,6 +490,12 @@ def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
     """
     ti.xcom_push(key=REFUSED_KEY, value={"reason": reason, **facts})
     return AirflowSkipException(reason)
+
+
+def arguments_of(classes: Sequence[type]) -> set[str]:
+    """Returns the names of the arguments of the classes' own constructors."""
+    constructors = [vars(each)["__init__"] for each in classes if "__init__" in vars(each)]
+    return {name for each in constructors for name in inspect.signature(each).parameters}
 
 
 def own_params(params: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Asset, TaskGroup
 from airflow_hops.airflow_internals.tasks import current_dag
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.retraining.policy import RetrainingPolicy
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, arguments_of
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
@@ -175,9 +175,7 @@ def _place_of(unknown: str, known: Collection[str]) -> str:
 
 def _arguments(operator: type[HopsOperator]) -> set[str]:
     """Returns the arguments of an operator, without those of all operators."""
-    own = operator.__mro__[: operator.__mro__.index(HopsOperator)]
-    constructors = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
-    return {name for each in constructors for name in inspect.signature(each).parameters}
+    return arguments_of(operator.__mro__[: operator.__mro__.index(HopsOperator)])
 
 
 def _named(function: str, value: FunctionName | Arguments) -> Arguments:
