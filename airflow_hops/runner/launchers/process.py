@@ -56,13 +56,11 @@ class StepProcess:
         poll_s: Seconds between two looks at a step that has run for a while.
         last_lines: The last lines of output that a trigger has shown.
         phases: Parts of the time that the launcher has measured, once :meth:`wait` has returned.
-        is_reattached: Whether an earlier try of the task has started the step.
     """
 
     poll_s: ClassVar[float] = 0.05
     last_lines: Sequence[str] = ()
     phases: Sequence[Phase] = ()
-    is_reattached = False
 
     def __init__(self, step_id: str, pid: int | None, log: Path, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid
