@@ -357,15 +357,14 @@ class RuntimeHook(BaseHook):
             variables = {**spec.variables(), **variables_of_step(folder)}
         except OSError as error:
             raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
-        if left is not None:
-            process = launcher.resume(left.event, spec_path, variables=variables)
-            ending.callback(process.discard)
-            if left.until is not None and time.time() >= left.until and process.poll() is None:
-                process.kill(_PATIENCE_S)
-                raise AirflowTaskTimeout(f"step {spec.step!r} was not over within the task's execution_timeout")
-        else:
+        if left is None:
             process = launcher.start(spec_path, spec.code_paths, variables=variables)
-            ending.callback(process.discard)
+        else:
+            process = launcher.resume(left.event, spec_path, variables=variables)
+        ending.callback(process.discard)
+        if left is not None and left.until is not None and time.time() >= left.until and process.poll() is None:
+            process.kill(_PATIENCE_S)
+            raise AirflowTaskTimeout(f"step {spec.step!r} was not over within the task's execution_timeout")
         if left is None and defer is not None and not self._killed and process.poll() is None:
             trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
             if trigger is not None:
