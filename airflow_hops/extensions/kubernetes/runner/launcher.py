@@ -135,7 +135,7 @@ class KubernetesLauncher(Launcher):
         return self._pod is not None
 
     def start(self, spec_path: Path, code_paths: Sequence[str], *, variables: Mapping[str, str] = {}) -> StepProcess:
-        """Starts the step of a spec, or follows its pod; see :meth:`airflow_hops.runner.launchers.base.Launcher.start`.
+        """Follows the pod of :meth:`follows`, or makes one; see :meth:`.Launcher.start`.
 
         Raises:
             BadInput: Kubernetes denies or rejects the pod.
@@ -145,10 +145,10 @@ class KubernetesLauncher(Launcher):
 
         spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
         store, api = self._connect(spec)
-        if self._pod is None and not self.follows(spec):
-            self._pod = self._create(api, spec, _labels(spec, store), store, spec_path, code_paths, variables)
-            log.info("The step is %s", full_name(self._pod))
         pod, self._pod = self._pod, None
+        if pod is None:
+            pod = self._create(api, spec, _labels(spec, store), store, spec_path, code_paths, variables)
+            log.info("The step is %s", full_name(pod))
         return self._follow(api, pod, spec, store, spec_path)
 
     def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger:
