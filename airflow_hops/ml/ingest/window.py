@@ -90,6 +90,7 @@ class WindowCounts(WorkSummary):
                 self.reject(reason, rows)
             self._widen(other.earliest, other.latest)
             self.notices.merge(other.notices)
+            self.warnings += other.warnings
 
     def reject(self, reason: str, rows: int) -> None:
         """Counts rejected rows."""

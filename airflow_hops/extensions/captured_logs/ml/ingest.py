@@ -64,17 +64,16 @@ def copy_log(
             log.warning("%s: %d rows are left out: %s", source.uri, number, reason)
         if left_out.faults > source.max_rejected * (rows.count + left_out.faults):
             raise _too_many(source, left_out, rows.count, window)
+        counts = WindowCounts(sum(left_out.rows.values()), 0, left_out.rows)
         if not rows.count or staged is None:
             if left_out.rows.keys() & _FAULTS:
                 raise no_rows(source, left_out, window)
             log.warning("%s", no_rows(source, left_out, window))
             facts = pa.schema([(name, kind) for name, kind in FACTS.items() if name in (source.columns or FACTS)])
-            counts = WindowCounts(sum(left_out.rows.values()), 0, left_out.rows)
             return counts, folder.write_empty(table, facts)
         # Without an end, all that is there is planned, whatever the window's start.
         whole = Window(window.start if planned.end is None else None, None)
         written, files = ingest_staged(table, staged, whole, folder, pool, progress)
-    counts = WindowCounts(sum(left_out.rows.values()), 0, left_out.rows, warnings=written.warnings)
     counts.add([written])
     return counts, files
 
