@@ -95,9 +95,9 @@ def main(here: Path) -> int:
     except Exception as error:  # raised by the store's client
         leave_error(f"the pod cannot read its worker's beats ({type(error).__name__}: {error}); the step has not begun")
         return 1
-    with contextlib.suppress(Overdue):
+    try:
         poll(lambda: _has_beaten(worker, lease), _POLL_S, min(_START_S, order.orphan_timeout_s))
-    if not worker.has_changed:
+    except Overdue:
         leave_error("no worker waits for this pod any longer; the step has not begun")
         return 1
     print(format_record("the step begins", level=logging.DEBUG), flush=True)
