@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File
+from airflow_hops.ml.readers.joined_types import is_text
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
 
 
@@ -143,12 +144,7 @@ def _fits(result: pa.DataType, dtype: str) -> bool:
     if pa.types.is_dictionary(result):
         result = result.value_type
     if dtype == "string":
-        return bool(
-            pa.types.is_string(result)
-            or pa.types.is_large_string(result)
-            or pa.types.is_binary(result)
-            or pa.types.is_large_binary(result)
-        )
+        return is_text(result)
     if dtype == "int64":
         return bool(pa.types.is_integer(result) or pa.types.is_boolean(result))
     return bool(pa.types.is_floating(result) or pa.types.is_integer(result))

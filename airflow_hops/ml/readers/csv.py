@@ -166,7 +166,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     if (names_of_source := names_given(file)) is not None:
         return names_of_source
     if not block.strip():
-        raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
+        raise BadInput(f"{file.name}: {CsvFile.WITHOUT_ROWS}")
     block = block.lstrip(b"\r\n")
     first_row = block[: end_of_first_row(block, file.source) or None]
     schema = parse(first_row.rstrip(b"\r\n") + b"\n", file, None, {}, 0).schema

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from airflow_hops.ml.readers.joined_types import is_text
 from airflow_hops.ml.statistics.formats.feature_types import is_list
 
 IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
@@ -168,8 +169,7 @@ def _type_name(kind: pa.DataType) -> str:
         return "INT"
     if pa.types.is_floating(kind):
         return "FLOAT"
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return "BYTES" if any(is_of(kind) for is_of in text) else str(kind)
+    return "BYTES" if is_text(kind) else str(kind)
 
 
 def _check_counts(feature: schema_pb2.Feature, levels: Lengths) -> Iterator[Broken]:

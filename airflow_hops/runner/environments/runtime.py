@@ -20,7 +20,16 @@ from pathlib import Path
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.core.profiles import BASE, PROFILES, STAMP_NAME, Profile, profile_of, profile_of_pins, read_stamp
+from airflow_hops.core.profiles import (
+    BASE,
+    PROFILES,
+    STAMP_NAME,
+    Profile,
+    Stamp,
+    profile_of,
+    profile_of_pins,
+    read_stamp,
+)
 from airflow_hops.runner.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.runner.environments.java import find_java, own_java
 from airflow_hops.runner.environments.uv_program import Say, package_name, run_uv, uv_variables
@@ -134,7 +143,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
     stamp = read_stamp(path)
     if stamp is None and any(path.glob("lib/python3*/site-packages/*.dist-info")):
         return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
-    made_of, made_in, _ = stamp or (UNFINISHED, "", "")
+    made_of, made_in, _ = stamp or Stamp(UNFINISHED)
     if made_in and made_in != str(path.resolve()):
         return EnvironmentState("moved", f"{path} was made in {made_in}")
     if made_of in ("", UNFINISHED):
@@ -209,8 +218,7 @@ def create_environment(
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
     # uv 0.13: would keep an installed Horovod of the same version, whether built with NCCL or not.
-    stamp = read_stamp(path)
-    other_kind = ((stamp and stamp.pins) or BASE.pins) != pins.name
+    other_kind = ((read_stamp(path) or Stamp()).pins or BASE.pins) != pins.name
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, versions or profile.pythons, say)
         say(f"new environment on {interpreter}")
