@@ -1,7 +1,9 @@
-"""Waits for processes are limited by their CPU time, whatever the clock of a busy machine says."""
+"""Waits for processes are limited by the time that these get, whatever the clock of a busy machine says."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_hops.core.processes.cpu_time import CpuDeadline, cpu_seconds
+from airflow_hops.core.processes.cpu_time import GivenTime, communicate, cpu_seconds
 from airflow_hops.core.processes.ending import descendants, send_signal
 
 
@@ -25,25 +27,36 @@ def running(program: str) -> Iterator[int]:
                 send_signal(pid, signal.SIGKILL)
 
 
-CHILD = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'while True: pass'])"
+BUSY = "while True: pass"
+CHILD = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {BUSY!r}])"
+HANGS = "import time; time.sleep(600)"
 
 
-@pytest.mark.parametrize("program", ["while True: pass", CHILD])
-def test_process_that_computes_ends_at_its_cpu_seconds(program: str) -> None:
-    with running(program) as pid:
-        limit = CpuDeadline(pid, cpu_s=0.5, idle_s=60)
-        while (exceeded := limit.exceeded()) is None:
-            time.sleep(0.01)
-        assert exceeded.startswith("used ") and exceeded.endswith(" s of CPU time, more than 0.5 s")
+def test_time_without_a_core_does_not_count() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with running(CHILD) as pid, running(BUSY), running(BUSY), running(BUSY):  # four on one core
+            began_s, given = time.monotonic(), GivenTime(pid)
+            while cpu_seconds(pid) < 0.5:
+                time.sleep(0.05)
+            assert given.seconds() < 0.6 * (time.monotonic() - began_s)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
-def test_process_that_stands_still_ends_by_the_clock() -> None:
-    now = iter([0.0, 9.0, 11.0])
-    with running("import time; time.sleep(600)") as pid:
-        used_s = -1.0
-        while used_s != cpu_seconds(pid):  # until it sleeps
-            used_s = cpu_seconds(pid)
-            time.sleep(0.5)
-        limit = CpuDeadline(pid, cpu_s=60, idle_s=10, clock=lambda: next(now))
-        assert limit.exceeded() is None
-        assert limit.exceeded() == "has stood still for 10 s"
+def test_hanging_process_uses_up_its_time() -> None:
+    now = itertools.count(0.0, 2.0)
+    with running(HANGS) as pid:
+        given = GivenTime(pid, clock=lambda: next(now))
+        assert any(given.seconds() > 60.0 for _ in range(100))
+
+
+def test_what_hangs_is_killed() -> None:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with (
+        pytest.raises(subprocess.TimeoutExpired),
+        subprocess.Popen([sys.executable, "-c", HANGS], **options) as process,
+    ):
+        communicate(process, 0.5)
+    assert process.returncode == -signal.SIGKILL

@@ -67,7 +67,8 @@ class TrainingOperator(DurableOperator):
             DAG run's ``conf`` overrides their values.
         env: Environment variables of the training. (templated)
         seed: Seed of the weights and of the order of rows.
-        stall_timeout_s: Seconds without a sign of life after which the training is ended.
+        stall_timeout_s: Seconds without a sign of life after which the training is ended, not counting those in which
+            it waits for a core that others use.
         durable: Whether the training survives the death of its worker.
         grace_s: Seconds from SIGTERM to SIGKILL where it runs: 3.5 if Airflow ends the task, more if a pod or a spot
             machine leaves more. The log warns if a checkpoint takes longer.

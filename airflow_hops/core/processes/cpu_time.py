@@ -1,9 +1,10 @@
-"""CPU time of processes, which limits waits: on a busy machine, the clock does not show whether a process hangs."""
+"""Time that processes get, which limits waits: on a busy machine, the clock does not show whether a process hangs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from airflow_hops.core.processes.periodic import calling_periodically
 
 _LEAST_SHARE = 0.01
 """Share of a core below which a process counts as idle: threads that only look around use less."""
+_EVERY_S = 1.0
 
 
 def cpu_seconds(*pids: int) -> float:
@@ -25,52 +27,67 @@ def cpu_seconds(*pids: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-class _Progress:
-    """CPU time of a process, and how long it has used none."""
+class GivenTime:
+    """Clock that stands still while a thread of a process, or of a descendant, waits for a core that others use.
 
-    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pid, self._clock = pid, clock
-        self.used_s, self._seen_at_s = cpu_seconds(pid), clock()
-        self._seen_cpu_s = self.used_s
-
-    def idle_s(self) -> float:
-        """Returns the seconds since the process last used CPU time; 0 if it has since the last call."""
-        self.used_s, now_s = cpu_seconds(self._pid), self._clock()
-        idle_s = now_s - self._seen_at_s
-        if abs(self.used_s - self._seen_cpu_s) <= _LEAST_SHARE * idle_s:  # less than before if a child has ended
-            return idle_s
-        self._seen_cpu_s, self._seen_at_s = self.used_s, now_s
-        return 0.0
-
-
-class CpuDeadline:
-    """Limit of a wait for a process.
-
-    Args:
-        pid: The process.
-        cpu_s: CPU seconds that it may use.
-        idle_s: Seconds for which it may stand still.
-        clock: Returns seconds.
+    So a process uses up its time if it computes, sleeps or hangs, but not because the machine is busy.
     """
 
-    def __init__(self, pid: int, cpu_s: float, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cpu_s, self._idle_s, self._progress = cpu_s, idle_s, _Progress(pid, clock)
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pid, self._clock, self._held_up_s = pid, clock, 0.0
+        self._began_s = self._seen_s = clock()
+        self._waits_ns = _waits_ns(pid)
 
-    def exceeded(self) -> str | None:
-        """Returns which limit is exceeded, in words; None if none is."""
-        idle_s = self._progress.idle_s()
-        if self._progress.used_s > self._cpu_s:
-            return f"used {self._progress.used_s:.0f} s of CPU time, more than {self._cpu_s:g} s"
-        return f"has stood still for {self._idle_s:g} s" if idle_s > self._idle_s else None
+    def seconds(self) -> float:
+        """Returns the seconds since the start, as of the last look, which is at most a second ago."""
+        held_up_s = self.held_up_s()
+        return self._seen_s - self._began_s - held_up_s
+
+    def held_up_s(self) -> float:
+        """Returns the seconds since the start in which the clock stood still, as of the last look."""
+        now_s = self._clock()
+        if (passed_s := now_s - self._seen_s) >= _EVERY_S:
+            waits_ns = _waits_ns(self._pid)
+            longest_ns = max((ns - self._waits_ns.get(thread, 0) for thread, ns in waits_ns.items()), default=0)
+            self._held_up_s += min(passed_s, longest_ns / 1e9)
+            self._seen_s, self._waits_ns = now_s, waits_ns
+        return self._held_up_s
+
+
+def communicate(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
+    """Returns what a process prints to its outputs until its end.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in ``timeout_s`` seconds of its :class:`GivenTime`, and is killed.
+    """
+    given = GivenTime(process.pid)
+    while True:
+        try:
+            return process.communicate(timeout=_EVERY_S)
+        except subprocess.TimeoutExpired as late:
+            if given.seconds() > timeout_s:
+                process.kill()
+                raise late from None
+
+
+def _waits_ns(pid: int) -> dict[Path, int]:
+    """Returns how long each thread has waited for a core; nothing if the kernel does not count it."""
+    results = {}
+    for each in (pid, *descendants(pid)):
+        for path in Path(f"/proc/{each}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, IndexError):  # the thread has ended
+                results[path] = int(path.read_text().split()[1])
+    return results
 
 
 @contextlib.contextmanager
 def while_busy(beat: Callable[[], None], every_s: float = 1.0) -> Iterator[None]:
     """Calls a function in a thread, as long as this process uses CPU time in the block."""
-    progress = _Progress(os.getpid())
+    used_s = [cpu_seconds(os.getpid())]
 
     def watch() -> None:
-        if progress.idle_s() == 0:
+        used_s.append(cpu_seconds(os.getpid()))
+        if abs(used_s[-1] - used_s.pop(0)) > _LEAST_SHARE * every_s:  # less than before if a child has ended
             beat()
 
     with calling_periodically(watch, every_s):

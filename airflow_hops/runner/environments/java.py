@@ -92,7 +92,7 @@ def _version(home: Path) -> int | None:
 def _ask(program: str) -> tuple[Path, int | None]:
     try:
         text = subprocess.run(
-            [program, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=20
+            [program, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=200
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return Path(), None

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from airflow_hops.core.processes.cpu_time import GivenTime
 from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api.config import ConfigError, format_config, parse_config, read_config, write_file
@@ -65,6 +66,7 @@ class _Worker:
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain
         )
         assert self.process.stdin is not None
+        self._given, self._held_up_s = GivenTime(self.process.pid), 0.0
         with contextlib.suppress(BrokenPipeError):  # it has already ended, which is seen at the next look
             self.process.stdin.write(pickle.dumps(assignment))
             self.process.stdin.flush()
@@ -78,7 +80,9 @@ class _Worker:
     def look(self, passed_s: float, timeout_s: float) -> None:
         """Kills the worker if it hangs: the kernel still gives it connections, whose clients would wait forever."""
         seen_ns = self._alive.stat().st_mtime_ns
-        # Count looks, since time also passes while the whole machine is suspended.
+        # Count looks, since time also passes while the whole machine is suspended, or others use its cores.
+        held_up_s, self._held_up_s = self._held_up_s, self._given.held_up_s()
+        passed_s += held_up_s - self._held_up_s
         self._silent_s = self._silent_s + passed_s if seen_ns == self._seen_ns else 0.0
         self._seen_ns = seen_ns
         if timeout_s and self._silent_s >= timeout_s and not self.is_silent:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_hops.core.errors import HopsError
+from airflow_hops.core.processes.cpu_time import GivenTime
 from airflow_hops.core.processes.ending import end_process
 from airflow_hops.core.processes.programs import start_module
 from airflow_hops.runner.launchers.local import runtime_python, step_variables
@@ -108,9 +109,8 @@ def _start(logdir: Path, runtime: Path) -> _Server:
 
 def _read_address(process: subprocess.Popen[bytes]) -> str | None:
     assert process.stdout is not None
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    output = b""
-    while time.monotonic() < deadline:
+    given, output = GivenTime(process.pid), b""
+    while given.seconds() < _START_TIMEOUT_S:
         if not select.select([process.stdout], [], [], 0.2)[0]:
             continue
         chunk = os.read(process.stdout.fileno(), 4096)

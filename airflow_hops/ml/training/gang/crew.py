@@ -165,14 +165,14 @@ class Event:
 
     Attributes:
         rank: Number of the rank.
-        kind: ``output``: a line of its standard output or error; ``message``: a message of its channel; ``exit``: its
-            process has ended, and no more events follow.
-        value: The text of the line; the message, a dict with ``type``; the exit code, or the negative number of a
-            signal, or None if only its host's silence is known.
+        kind: ``output``: a line of its standard output or error; ``message``: a message of its channel; ``held_up``:
+            ranks of its host waited for a core; ``exit``: its process has ended, and no more events follow.
+        value: The text of the line; the message, a dict with ``type``; the seconds; the exit code, or the negative
+            number of a signal, or None if only its host's silence is known.
     """
 
     rank: int
-    kind: Literal["output", "message", "exit"]
+    kind: Literal["output", "message", "held_up", "exit"]
     value: Any
 
 

@@ -35,6 +35,8 @@ SILENCE_S = 15.0
 """Seconds that exchanges and agents wait for the other side beyond ``stall_timeout_s``."""
 _STALL_TIMEOUT = "HOPS_STALL_TIMEOUT_S"
 _LONGEST_S = 1e6  # milliseconds must be an int
+_BUSY = 10.0
+"""How much longer exchanges wait than the supervisor, which counts no seconds in which a host is too busy for ranks."""
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0
 _REQUEST_S = 3.0
@@ -78,13 +80,13 @@ def stall_variables(stall_timeout_s: float) -> dict[str, str]:
     timeout_s = min(float(stall_timeout_s), _LONGEST_S)
     return {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(timeout_s / 6))),
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout_s + SILENCE_S)),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(min(_BUSY * timeout_s, _LONGEST_S) + SILENCE_S)),
         _STALL_TIMEOUT: str(timeout_s),
     }
 
 
 def patience_s(env: Mapping[str, str]) -> float:
-    """Returns the seconds that an exchange or an agent waits for the other side.
+    """Returns the seconds that an agent waits for the step, and the step for an agent.
 
     Args:
         env: Variables with those of :func:`stall_variables`; without them it is ``SILENCE_S``.
@@ -186,8 +188,8 @@ class SharedValues:
 
     @property
     def patience_s(self) -> float:
-        """Seconds to wait for the other ranks; the supervisor ends a rank that is silent longer."""
-        return patience_s(os.environ)
+        """Seconds to wait for the other ranks; the supervisor ends a rank that is silent before."""
+        return _BUSY * patience_s(os.environ)
 
     def put(self, name: str, value: str) -> None:
         """Publishes a value; a name can be used once."""
@@ -229,7 +231,7 @@ class SharedValues:
                 return text if method == "GET" and answer.status == http.HTTPStatus.OK else None
             except OSError as error:
                 # Gives up before the supervisor would.
-                if (waited_s := time.monotonic() - began) > self.patience_s - SILENCE_S - _ANSWER_S:
+                if (waited_s := time.monotonic() - began) > patience_s(os.environ) - SILENCE_S - _ANSWER_S:
                     raise HopsError(
                         f"{self._placement} has not reached the rendezvous server at {self._address}:{self._port} for "
                         f"{waited_s:.0f} s: {error}; check the network between this host and that of the step"

@@ -26,9 +26,10 @@ from airflow_hops.ml.training.gang.rendezvous import stall_variables
 # One rank's failure breaks the collectives of all others, which then fail, too. The rank at fault is therefore sought
 # before any error is raised: wait up to 1 s for the cause (5 s if all failures so far quote Horovod), prefer ranks that
 # were killed or failed by themselves to those that report a broken collective.
-# A stall: a rank without a sign of life (message or output) for stall_timeout_s. All ranks write their stacks on
-# SIGUSR1; the culprit is one that is not in a collective. If the crew says that the network is at fault, the link is
-# named instead of lines of a log.
+# A stall: a rank without a sign of life (message or output) for stall_timeout_s. Seconds in which ranks of a host wait
+# for a core do not count: the ranks of other hosts wait for them. All ranks write their stacks on SIGUSR1; the culprit
+# is one that is not in a collective. If the crew says that the network is at fault, the link is named instead of lines
+# of a log.
 # In every case crew.end() kills all ranks before the error is raised, so no rank outlives run_gang(). If this process
 # is killed, its ranks are killed by their parent-death signal, or by their agents.
 
@@ -36,6 +37,7 @@ LOG_FOLLOWS = "The last lines of its log:"
 _LINE_CHARACTERS = 500
 _LAST_LINES = 20
 _POLL_S = 0.05
+_COUNT_EVERY_S = 1.0
 _STACK_S = 0.5
 _NO_STACK_S = 5.0
 _CAUSE_GRACE_S = 1.0
@@ -134,7 +136,8 @@ def run_gang(
         logs: Folder of the log files; it is created.
         launcher: Starts the ranks; on this machine by default.
         env: Variables for all ranks.
-        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended, not counting those in
+            which a rank waits for a core.
         on_message: Called with the rank and each of its messages, except signs of life.
         notice: The notice to this process, which is passed on to all ranks.
 
@@ -173,6 +176,7 @@ class GangSupervisor:
     ) -> None:
         self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
         self._oom_kills, self._notice, self._is_passed_on = oom_kills, notice, False
+        self._held_up_s, self._counted_at = 0.0, time.monotonic()
         try:
             self.ranks = [
                 WatchedRank(placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
@@ -195,6 +199,10 @@ class GangSupervisor:
                 self.end()
                 raise self._failure(culprit)
             now = time.monotonic()
+            if now - self._counted_at >= _COUNT_EVERY_S:
+                for rank in self.ranks:
+                    rank.last_alive = min(now, rank.last_alive + self._held_up_s)
+                self._held_up_s, self._counted_at = 0.0, now
             stalled = [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
             if stalled:
                 error = self._describe_stall(stalled)
@@ -218,6 +226,8 @@ class GangSupervisor:
             rank = self.ranks[event.rank]
             if event.kind == "output":
                 self._take_line(rank, event.value)
+            elif event.kind == "held_up":
+                self._held_up_s = max(self._held_up_s, event.value)
             elif event.kind == "exit":
                 rank.ended, rank.exit_code = True, event.value
             elif rank.hear(event.value):
