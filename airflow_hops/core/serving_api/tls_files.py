@@ -13,6 +13,9 @@ from airflow_hops.core.errors import ConnectionFieldError
 if TYPE_CHECKING:
     import grpc
 
+SILENT_S = 20
+"""Seconds without an acknowledgement of sent data after which a gRPC connection is opened again."""
+
 
 @dataclass(frozen=True)
 class TlsFiles:
@@ -55,6 +58,10 @@ def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
         # grpcio 1.85: waits up to two minutes by default before it tries to reconnect.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # grpcio 1.85: only with keepalive is a connection given up whose data nobody acknowledges, as of a host that is
+        # gone (TCP_USER_TIMEOUT is the timeout). Servers refuse pings within five minutes.
+        ("grpc.keepalive_time_ms", 600_000),
+        ("grpc.keepalive_timeout_ms", SILENT_S * 1000),
     ]
     if tls is None:
         return grpc.insecure_channel(address, options)

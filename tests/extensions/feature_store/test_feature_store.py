@@ -25,7 +25,7 @@ from waiting import wait_for
 
 from airflow_hops.core.errors import StepFailed
 from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature, StoredFeatures
-from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer
+from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer, FeatureServerError
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named
 from airflow_hops.runner.environments.runtime import pins_file
@@ -115,6 +115,12 @@ def step(run_step: Any, feast_launcher: Any, repository: Path) -> Callable[..., 
     return run
 
 
+PATIENT = {"max_age_s": 1e9, "timeout_s": 60.0}
+"""Options of look-ups of old values, on a machine that may be busy."""
+BY_CARRIER = {"carrier_id": "carrier_id"}, {"carrier_id": "INT64"}
+CARRIER_FLIGHTS = StoredFeature("carrier_delays", "flights", "Int64", *BY_CARRIER)
+
+
 @dataclass
 class Feast:
     """Feast's feature server for the repository of a test."""
@@ -140,12 +146,16 @@ def feast(step: Any, feast_runtime: Path, request: pytest.FixtureRequest) -> Cal
         server = Feast(subprocess.Popen(command, cwd=step.repository, env=environment), address)
         request.addfinalizer(server.stop)
 
-        def answers() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(address.split(":"), 1):  # type: ignore[arg-type]
-                return True
-            return False
+        with contextlib.closing(FeatureServer(address, 60)) as client:
 
-        wait_for(answers, "Feast's feature server")
+            def answers() -> bool:
+                """Returns whether a look-up succeeds: the first one loads the registry and opens the store."""
+                with contextlib.suppress(FeatureServerError):
+                    client.read([CARRIER_FLIGHTS], {"carrier_id": np.array([0])}, 1)
+                    return True
+                return False
+
+            wait_for(answers, "Feast's feature server")
         return server
 
     return start
@@ -732,7 +742,7 @@ def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
 ) -> None:
     dataset = materialized(step)
     lookups = feast()
-    server = served(lookups.address, dataset, max_age_s=1e9, defaults={"flights": 7})
+    server = served(lookups.address, dataset, **PATIENT, defaults={"flights": 7})
     rows = [{"carrier_id": number, "airport_id": "JFK", "distance": float(number)} for number in (0, 3, 3, 99)]
     status, answer = server.call("/v1/models/delays:predict", {"instances": rows})
     assert status == 200, answer
@@ -779,7 +789,7 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
     step: Any, served: Any, feast: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
 ) -> None:
     dataset = materialized(step)
-    options = {"max_age_s": 1e9, "defaults": {"flights": 7}}
+    options = {**PATIENT, "defaults": {"flights": 7}}
     first = feature_model(step, warm_launcher)
     server = served(feast().address, dataset, model=first, **options)
 
@@ -797,7 +807,7 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
     columns = json.loads(json.dumps(origin["columns"]).replace('"carrier_id": "INT64"', '"carrier_id": "STRING"'))
     other_type = replace(dataset, properties={"stored_features": {**origin, "columns": columns}})
     refused("takes 'carrier_id' as string .* and not int64", other_type, "distance", "flights", "mean_delay", "sky")
-    with pytest.raises(StepFailed, match="version 1 was published with another lookup: defaults, max_age_s"):
+    with pytest.raises(StepFailed, match="version 1 was published with another lookup: defaults, max_age_s, timeout_s"):
         deploy(server, dataset, first)
     assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
 
@@ -812,10 +822,10 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
 
     # Clients send the key to both: one looks features up by it, the other uses it as an input.
     same_keys = feature_model(step, warm_launcher, "distance", "mean_delay", "airport_id")
-    assert deploy(server, by_carrier, same_keys, max_age_s=1e9).properties["mode"] == "canary"
+    assert deploy(server, by_carrier, same_keys, **PATIENT).properties["mode"] == "canary"
     other_view = dataset_of(step, "carrier_delays:mean_delay", "airport_weather:wind")
     windy = feature_model(step, warm_launcher, "distance", "mean_delay", "wind")
-    assert deploy(server, other_view, windy, 50, max_age_s=1e9).properties["traffic"] == {"1": 50, "4": 50}
+    assert deploy(server, other_view, windy, 50, **PATIENT).properties["traffic"] == {"1": 50, "4": 50}
     row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
     answers = [server.call("/v1/models/delays:predict", {"instances": [row]}) for _ in range(20)]
     assert {status for status, _ in answers} == {200}
@@ -849,7 +859,7 @@ def test_gateway_passes_keys_to_servers_with_lookups(
     upstream = Upstream(runtime_python, tmp_path / "upstream")
     upstream.flags["feature_server"] = feast().address
     gateway = gateway_to(upstream)
-    deploy(gateway, dataset, max_age_s=1e9, defaults={"flights": 7})
+    deploy(gateway, dataset, **PATIENT, defaults={"flights": 7})
     row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
     delays = newest(step, "delays.parquet", "carrier_id")
     status, answer = gateway.call("/v1/models/delays:predict", {"instances": [row]})
