@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import shops
 
@@ -19,15 +21,21 @@ from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 
 @pytest.fixture
 def train(store: ArtifactStore, tmp_path: Path, own_process: Callable[..., Any]) -> Callable[..., Artifact]:
-    """Trains a fleet of shops: ``train(examples, model="trees")``; ``before`` is the fleet before."""
+    """Trains a fleet of shops on examples, or on splits that it writes first: ``train(splits, model="trees")``.
+
+    ``before`` is the fleet before; ``problem`` and ``weight`` are properties of the examples.
+    """
+    runs = itertools.count(1)
 
     def run(
-        examples: Artifact | None, *, before: Artifact | None = None, run_id: str | None = None, **options: Any
+        examples: Artifact | dict[str, pa.Table] | None, *, before: Artifact | None = None, **options: Any
     ) -> Artifact:
+        properties = {name: options.pop(name) for name in ("problem", "weight") if name in options}
+        if isinstance(examples, dict):
+            examples = shops.write(store, examples, run_id=f"written-{next(runs)}", **properties)
         named = {"examples": examples, "champion": before}
         named |= {role: options.pop(role) for role in ("skew", "schema") if role in options}
-        inputs = {role: artifact for role, artifact in named.items() if artifact}
-        options = {"segment": "shop", "inputs": inputs, "run_id": run_id, **options}
+        options = {"segment": "shop", "inputs": {role: each for role, each in named.items() if each}, **options}
         # Processes that are forked where TensorFlow has begun, as by other tests, hang in Keras.
         is_keras = options.get("model") == "segment_models:dense"
         trained = partial(own_process, shops.train_here) if is_keras else shops.train_here

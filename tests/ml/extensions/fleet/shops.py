@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml import stage
+from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 from tests.ml.conftest import stage_runner
 
@@ -74,6 +75,22 @@ def write(
         properties = {"label": "label", "problem": problem, "splits": list(splits), "window": None, **more}
         rows = {name: RowCounts(len(table), len(table)) for name, table in splits.items()}
         return writer.commit(rows=rows, properties={**properties, **({"classes": classes} if classes else {})})
+
+
+def write_schema(store: ArtifactStore, text: str, run_id: str = "fixture") -> Artifact:
+    with store.create(store.uri("tests", run_id, "schema", "schema"), "schema", Producer()) as writer:
+        (writer.path / "schema.pbtxt").write_text(text)
+        return writer.commit()
+
+
+def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
+    """The table with other values in a column."""
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def models(fleet: OpenFleet, segments: Iterable[str] | None = None) -> dict[str, bytes]:
+    """The packed models of these segments, or of all."""
+    return {segment: fleet.segment(segment)[1] for segment in segments or fleet.entries}
 
 
 def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) -> Any:

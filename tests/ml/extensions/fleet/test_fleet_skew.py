@@ -157,15 +157,11 @@ def compare(run_stage: Callable[..., Any], tmp_path: Path) -> Callable[..., Arti
 
 
 def test_drifted_segments_are_found_and_trained_again(
-    store: ArtifactStore,
-    train: Callable[..., Artifact],
-    serve: Callable[[Artifact, int], None],
-    capture: Callable[..., None],
-    compare: Callable[..., Artifact],
-    run_stage: Callable[..., Any],
+    store: ArtifactStore, train: Any, serve: Any, capture: Any, compare: Any
 ) -> None:
     sizes = [(f"shop {number:02}", 400) for number in range(30)]
-    fleet = train(shops.write(store, shops.tables(sizes)), groups=["region"], columns=["price", "visits", "day"])
+    options = {"columns": ["price", "visits", "day"]}
+    fleet = train(shops.tables(sizes), groups=["region"], **options)
     serve(fleet, 1)
     capture(pa.concat_tables([shops.rows_of(shop, 20, seed=50) for shop, _ in sizes]))
     waiting = compare()
@@ -189,25 +185,14 @@ def test_drifted_segments_are_found_and_trained_again(
     assert silence.properties["silent"] == ["shop 05"]
     (finding,) = json.loads((store.local(silence) / "findings.json").read_text())["findings"]
     assert finding["words"] == "segment shop 05 has sent nothing; about 193 rows were expected"
-    from airflow_hops.extensions.fleet.ml import stage
-
-    newer = shops.write(store, shops.tables(sizes, seed=4), run_id="newer")
-    options = {"segment": "shop", "columns": ["price", "visits", "day"]}
-    inputs = {"examples": newer, "champion": fleet, "skew": comparison}
-    again = run_stage(stage.run, kind="model", inputs=inputs, **options)
+    again = train(shops.tables(sizes, seed=4), before=fleet, skew=comparison, **options)
     assert again.metrics["trained"] == 2
 
 
-def test_rows_without_an_input_are_refused(
-    store: ArtifactStore,
-    train: Callable[..., Artifact],
-    serve: Callable[[Artifact, int], None],
-    capture: Callable[..., None],
-    compare: Callable[..., Artifact],
-) -> None:
+def test_rows_without_an_input_are_refused(train: Any, serve: Any, capture: Any, compare: Any) -> None:
     with pytest.raises(BadInput, match="shops"):
         compare()
-    fleet = train(shops.write(store, shops.tables([("shop 1", 300)])))
+    fleet = train(shops.tables([("shop 1", 300)]))
     serve(fleet, 1)
     capture(shops.rows_of("shop 1", 100).drop(["price"]))
     with pytest.raises(BadInput, match=r"parquet: there is no column 'input.price'; it has"):

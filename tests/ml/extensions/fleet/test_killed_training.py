@@ -53,7 +53,7 @@ def test_retry_trains_only_what_was_not_finished(
     environment = {"COUNTED": str(counted), "KILLED_AFTER": str(after)}
     process: Any = multiprocessing.get_context("fork").Process(target=_run, args=(train, examples, environment))
     process.start()
-    process.join(120)
+    process.join()
     assert process.exitcode == -signal.SIGKILL
     uri = store.uri("tests", "killed", "train", "model")
     assert not store.exists(uri)

@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import shops
+from shops import replaced
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.extensions.fleet.core.source import SegmentSource
@@ -21,22 +22,20 @@ from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.learners import learner_of
 from airflow_hops.ml.metrics.metrics import copies_of
 
-
-def _set(table: pa.Table, name: str, values: Any) -> pa.Table:
-    return table.set_column(table.schema.get_field_index(name), name, values)
-
-
 ODD: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
-    "empty number": (lambda t: _set(t, "price", pa.nulls(len(t))), "'price' has no value"),
-    "empty label": (lambda t: _set(t, "label", pa.nulls(len(t))), "label is missing"),
+    "empty number": (lambda t: replaced(t, "price", pa.nulls(len(t))), "'price' has no value"),
+    "empty label": (lambda t: replaced(t, "label", pa.nulls(len(t))), "label is missing"),
     "no label": (lambda t: t.drop(["label"]), "no column 'label', the label"),
-    "text in label": (lambda t: _set(t, "label", pa.array(["soon"] * len(t))), "'label' is of the type string"),
+    "text in label": (
+        lambda t: replaced(t, "label", pa.array(["soon"] * len(t))),
+        "'label' is of the type string",
+    ),
     "no feature": (lambda t: t.drop(["visits"]), "no column 'visits', which most files have"),
     "another column": (lambda t: t.append_column("till", t["price"]), "'till' is not in all files"),
-    "text among numbers": (lambda t: _set(t, "visits", pa.array(["many"] * len(t))), "'visits' is string"),
-    "numbers among text": (lambda t: _set(t, "day", pa.array(np.arange(len(t)))), "'day' is a number"),
-    "empty weight": (lambda t: _set(t, "weight", pa.nulls(len(t))), "weight is missing"),
-    "zero weight": (lambda t: _set(t, "weight", pa.array([0.0] * len(t))), "weight is not a number above 0"),
+    "text among numbers": (lambda t: replaced(t, "visits", pa.array(["many"] * len(t))), "'visits' is string"),
+    "numbers among text": (lambda t: replaced(t, "day", pa.array(np.arange(len(t)))), "'day' is a number"),
+    "empty weight": (lambda t: replaced(t, "weight", pa.nulls(len(t))), "weight is missing"),
+    "zero weight": (lambda t: replaced(t, "weight", pa.array([0.0] * len(t))), "weight is not a number above 0"),
 }
 
 

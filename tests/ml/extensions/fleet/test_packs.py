@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ from airflow_hops.extensions.fleet.core.packs import (
 from tests.ml.extensions.fleet.packed_fleets import ENCODING, random_rows, row_of, write_packed_fleet
 
 PLACE = ("pack", "offset", "length", "format", "sha256")
+OLD_PLACE = {"pack": pa.int32(), "offset": pa.int64()}
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
@@ -149,12 +151,12 @@ DAMAGE = {
     "index is no Parquet": (_file("index.parquet", b"PAR1"), "index.parquet"),
     "a column is missing": (_index(lambda table: table.drop(["loss"])), "'loss'"),
     "a column has another type": (
-        _index(lambda table: _cast(table, "rows", pa.int32())),
+        _index(lambda table: shops.replaced(table, "rows", table["rows"].cast(pa.int32()))),
         "'rows' of the type int64",
     ),
     "keys are not sorted": (_index(lambda table: table.take([1, 0, 2, 3])), "'a' comes twice, or after"),
     "a place of another version": (
-        _index(lambda table: _cast(table, "place", pa.struct({"pack": pa.int32(), "offset": pa.int64()}))),
+        _index(lambda table: shops.replaced(table, "place", table["place"].cast(pa.struct(OLD_PLACE)))),
         "'place' of the type struct<.*sha256.*Train the fleet again, under another name",
     ),
     "a key is null": (_cell("segment", None), "is empty"),
@@ -191,10 +193,6 @@ DAMAGE = {
     ),
     "a pooled model without a length": (_description(pooled={"pack": 0, "offset": 0}), "pooled"),
 }
-
-
-def _cast(table: pa.Table, column: str, kind: pa.DataType) -> pa.Table:
-    return table.set_column(table.column_names.index(column), column, table[column].cast(kind))
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +285,9 @@ def test_encoding_equals_that_of_each_row(form: str, tmp_path: Path) -> None:
         given_columns["price"] = pa.array(columns["price"], from_pandas=True)
         given_columns["size"] = pa.array(columns["size"]).dictionary_encode()
     matrix = ENCODING.encode(given_columns)
-    assert matrix.shape == (300, ENCODING.width) == (300, len(ENCODING.names))
+    assert matrix.shape == (300, ENCODING.width)
+    numbers, categories = ("price", "price is missing", "stock"), ("day=Mon", "day=Sun", "day=Ö", "size=1", "size=2")
+    assert ENCODING.names == (*numbers, *categories)
     answers = linear_answers(fleet.weights[None], matrix, "regression")
     assert answers == pytest.approx([fleet.expected("?", row_of(columns, row)) for row in range(300)])
 

@@ -16,12 +16,10 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml.columns import TrainingRows
-from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.learners import learner_of
 from airflow_hops.ml.models.loaded_models import model_folder
 
 Train = Callable[..., Artifact]
-Opened = Callable[[Artifact], OpenFleet]
 SIZES = [(f"shop {number:02}", int(12 * 1.7 ** (number % 10))) for number in range(20)]
 
 
@@ -30,7 +28,7 @@ SIZES = [(f"shop {number:02}", int(12 * 1.7 ** (number % 10))) for number in ran
     [("binary", "linear"), ("multiclass", "linear"), ("multiclass", "trees"), ("multiclass", "segment_models:forest")],
 )
 def test_segments_without_a_class_are_pooled(
-    store: ArtifactStore, train: Train, opened: Opened, problem: str, model: str
+    store: ArtifactStore, train: Train, opened: Any, problem: str, model: str
 ) -> None:
     classes = range(3 if problem == "multiclass" else 2)
     splits = shops.tables(SIZES[5:9], problem=problem)
@@ -38,9 +36,9 @@ def test_segments_without_a_class_are_pooled(
     for missing in classes:
         rows = shops.rows_of(f"without {missing}", 200, problem=problem)
         labels = np.resize([each for each in classes if each != missing], 200)
-        lacking[missing] = rows.set_column(rows.schema.get_field_index("label"), "label", pa.array(labels))
+        lacking[missing] = shops.replaced(rows, "label", pa.array(labels))
     splits["train"] = pa.concat_tables([splits["train"], *lacking.values()])
-    fleet = train(shops.write(store, splits, problem=problem), model=model)
+    fleet = train(splits, problem=problem, model=model)
     for missing, rows in lacking.items():
         entry = opened(fleet).entries[f"without {missing}"]
         assert (entry["state"], entry["failed"]) == ("pooled", False)
@@ -51,19 +49,19 @@ def test_segments_without_a_class_are_pooled(
 
 
 @pytest.mark.parametrize("model", ["trees", "segment_models:forest"])
-def test_class_that_no_row_has_is_refused(store: ArtifactStore, train: Train, model: str) -> None:
+def test_class_that_no_row_has_is_refused(train: Train, model: str) -> None:
     splits = shops.tables(SIZES[5:9], problem="binary")
     with pytest.raises(BadInput, match=r"no row of the pooled model's .* is of class 2 \(column 'label'\)"):
-        train(shops.write(store, splits, problem="multiclass"), model=model)
+        train(splits, problem="multiclass", model=model)
 
 
 @pytest.mark.parametrize("label", [1234.567, 1e6 + 0.1, -7.7e-5, 0.0])
-def test_constant_labels_have_a_tree(store: ArtifactStore, train: Train, opened: Opened, label: float) -> None:
+def test_constant_labels_have_a_tree(store: ArtifactStore, train: Train, opened: Any, label: float) -> None:
     splits = shops.tables(SIZES[5:8])
     rows = shops.rows_of("constant", 200)
-    rows = rows.set_column(rows.schema.get_field_index("label"), "label", pa.array(np.full(200, label)))
+    rows = shops.replaced(rows, "label", pa.array(np.full(200, label)))
     splits["train"] = pa.concat_tables([splits["train"], rows])
-    fleet = train(shops.write(store, splits), model="trees")
+    fleet = train(splits, model="trees")
     assert opened(fleet).entries["constant"]["state"] == "own"
     assert shops.answers(store, fleet, rows, "prediction") == pytest.approx(np.full(200, label), rel=1e-6)
 
@@ -72,12 +70,9 @@ def test_constant_labels_have_a_tree(store: ArtifactStore, train: Train, opened:
     ("model", "message"),
     [("scores", "answers .*; expected probabilities"), ("pairs", r"answers \(.*, 2\); expected 1")],
 )
-def test_functions_models_that_answer_otherwise_are_refused(
-    store: ArtifactStore, train: Train, model: str, message: str
-) -> None:
-    examples = shops.write(store, shops.tables(SIZES[5:7], problem="binary"), problem="binary")
+def test_functions_models_that_answer_otherwise_are_refused(train: Train, model: str, message: str) -> None:
     with pytest.raises(BadInput, match=f"segment_models:{model} returned a model .*{message}"):
-        train(examples, model=f"segment_models:{model}")
+        train(shops.tables(SIZES[5:7], problem="binary"), problem="binary", model=f"segment_models:{model}")
 
 
 @pytest.mark.parametrize("problem", ["regression", "binary", "multiclass"])
@@ -99,11 +94,11 @@ def test_linear_models_are_those_of_scikit_learn(problem: Any) -> None:
     )
 
 
-def test_segment_that_comes_back_is_trained(store: ArtifactStore, train: Train, opened: Opened) -> None:
+def test_segment_that_comes_back_is_trained(train: Train, opened: Any) -> None:
     every, most = SIZES[5:9], SIZES[5:8]
-    first = train(shops.write(store, shops.tables(every)))
+    first = train(shops.tables(every))
     other = shops.tables(most, seed=7)
-    second = train(shops.write(store, other, run_id="other"), before=first)
+    second = train(other, before=first)
     gone = every[-1][0]
     assert second.properties["fleet"]["encoding"] == "made"
     assert opened(second).entries[gone]["state"] == "pooled"
@@ -111,7 +106,7 @@ def test_segment_that_comes_back_is_trained(store: ArtifactStore, train: Train, 
         name: pa.concat_tables([other[name], table.filter(pc.equal(table["shop"], gone))])
         for name, table in shops.tables(every).items()
     }
-    third = opened(train(shops.write(store, again, run_id="again"), before=second)).entries[gone]
+    third = opened(train(again, before=second)).entries[gone]
     assert third["state"] == opened(first).entries[gone]["state"] != "pooled" and "no rows" not in third["reason"]
 
 
@@ -122,8 +117,8 @@ def test_missing_integer_trains_its_segment_alone(store: ArtifactStore, train: T
     rows = splits["train"]
     chosen = np.flatnonzero(rows["shop"].to_numpy() == "shop 06")[0]
     visits = pc.if_else(pa.array(np.arange(len(rows)) == chosen), None, rows["visits"])
-    holed = rows.set_column(rows.schema.get_field_index("visits"), "visits", visits)
-    second = train(shops.write(store, {**splits, "train": holed}, run_id="holed"), before=first)
+    holed = shops.replaced(rows, "visits", visits)
+    second = train({**splits, "train": holed}, before=first)
     assert (second.metrics["trained"], second.properties["fleet"]["encoding"]) == (1, "kept")
     third = train(whole, before=second)
     assert third.metrics["trained"] == 1
@@ -135,8 +130,7 @@ def test_order_of_rows_does_not_matter(store: ArtifactStore, train: Train, model
     written = []
     for seed in range(3):
         order = pa.array(np.random.default_rng(seed).permutation(len(splits["train"])))
-        examples = shops.write(store, {**splits, "train": splits["train"].take(order)}, run_id=f"order {seed}")
-        folder = model_folder(store, train(examples, model=model))
+        folder = model_folder(store, train({**splits, "train": splits["train"].take(order)}, model=model))
         written.append([(folder / name).read_bytes() for name in ("packs/000.bin", "fleet.json")])
     assert written[0] == written[1] == written[2]
 
@@ -150,11 +144,9 @@ def test_order_of_rows_does_not_matter(store: ArtifactStore, train: Train, model
         ({"columns": ["price"]}, "regression", r"columns is \['price'\]"),
     ],
 )
-def test_only_with_another_fleet_is_refused(
-    store: ArtifactStore, train: Train, options: dict[str, Any], problem: str, message: str
-) -> None:
+def test_only_with_another_fleet_is_refused(train: Train, options: dict[str, Any], problem: str, message: str) -> None:
     columns = {"columns": ["price", "visits", "day"]}
-    first = train(shops.write(store, shops.tables(SIZES[5:8])), **columns)
-    examples = shops.write(store, shops.tables(SIZES[5:8], problem=problem), run_id="other", problem=problem)
+    first = train(shops.tables(SIZES[5:8]), **columns)
+    others = shops.tables(SIZES[5:8], problem=problem)
     with pytest.raises(BadInput, match=message):
-        train(examples, before=first, **{**columns, "only": ["shop 05"], **options})
+        train(others, problem=problem, before=first, **{**columns, "only": ["shop 05"], **options})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 import shops
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_files import read_json
 from airflow_hops.core.store import ArtifactStore
@@ -60,13 +60,7 @@ BREAKS = {
 
 @pytest.fixture
 def schema(store: ArtifactStore) -> Artifact:
-    with store.create(store.uri("tests", "fixture", "schema", "schema"), "schema", Producer()) as writer:
-        (writer.path / "schema.pbtxt").write_text(to_text(parse_schema(SCHEMA, "SCHEMA")))
-        return writer.commit()
-
-
-def weighted(table: pa.Table) -> pa.Table:
-    return table.append_column("weight", pa.array(np.ones(len(table))))
+    return shops.write_schema(store, to_text(parse_schema(SCHEMA, "SCHEMA")))
 
 
 def with_values(table: pa.Table, shop: str, name: str, rows: int, value: Any) -> pa.Table:
@@ -75,11 +69,7 @@ def with_values(table: pa.Table, shop: str, name: str, rows: int, value: Any) ->
     for row, key in enumerate(table["shop"].to_pylist()):
         if key == shop and left:
             values[row], left = value, left - 1
-    return table.set_column(table.schema.get_field_index(name), name, pa.array(values, table.schema.field(name).type))
-
-
-def models(fleet: OpenFleet, shops_of: Iterable[str]) -> dict[str, Any]:
-    return {shop: fleet.segment(shop)[1] for shop in shops_of}
+    return shops.replaced(table, name, pa.array(values, table.schema.field(name).type))
 
 
 @pytest.mark.parametrize("name", BREAKS)
@@ -92,10 +82,9 @@ def test_segment_that_breaks_a_rule_fails_alone(
     name: str,
 ) -> None:
     column, rows, value, message = BREAKS[name]
-    splits = {split: weighted(table) for split, table in shops.tables(SIZES).items()}
+    splits = {s: t.append_column("weight", pa.array(np.ones(len(t)))) for s, t in shops.tables(SIZES).items()}
     if value == math.inf:  # which integers are not
-        visits = {split: pc.cast(table["visits"], pa.float64()) for split, table in splits.items()}
-        splits = {split: table.set_column(2, "visits", visits[split]) for split, table in splits.items()}
+        splits = {s: shops.replaced(t, "visits", pc.cast(t["visits"], pa.float64())) for s, t in splits.items()}
         schema = None
     broken = {**splits, "train": with_values(splits["train"], "shop 3", column, rows, value)}
     examples = shops.write(store, broken, weight="weight")
@@ -117,9 +106,9 @@ def test_segment_that_breaks_a_rule_fails_alone(
     if rows < 200:
         bad = np.array([key == "shop 3" for key in broken["train"]["shop"].to_pylist()])
         without = broken["train"].filter(pa.array(~bad | (np.cumsum(bad) > rows)))
-        whole = opened(train(shops.write(store, {**splits, "train": without}, run_id="without", weight="weight")))
+        whole = opened(train({**splits, "train": without}, weight="weight"))
         assert whole.fleet.description.encoding == fleet.fleet.description.encoding
-        assert models(whole, others) == models(fleet, others)
+        assert shops.models(whole, others) == shops.models(fleet, others)
 
 
 def test_sound_rows_pass_and_a_schema_that_changes_judges_again(
@@ -129,17 +118,13 @@ def test_sound_rows_pass_and_a_schema_that_changes_judges_again(
     first = train(examples, schema=schema)
     assert first.metrics["failed"] == 0
     assert train(examples, schema=schema, before=first).metrics["trained"] == 0
-    with store.create(store.uri("tests", "narrow", "schema", "schema"), "schema", Producer()) as writer:
-        (writer.path / "schema.pbtxt").write_text(SCHEMA.replace("min: -50 max: 50", "min: 9 max: 11"))
-        narrow = writer.commit()
+    narrow = shops.write_schema(store, SCHEMA.replace("min: -50 max: 50", "min: 9 max: 11"), "narrow")
     with pytest.raises(BadInput, match=r"all 1,200 rows|6 of 6 segments failed"):
         train(examples, schema=narrow, before=first)
 
 
-def test_shares_of_all_rows_are_not_those_of_a_segment(
-    store: ArtifactStore, schema: Artifact, train: Callable[..., Artifact]
-) -> None:
+def test_shares_of_all_rows_are_not_those_of_a_segment(schema: Artifact, train: Callable[..., Artifact]) -> None:
     splits = shops.tables(SIZES)
     for column in ("visits", "day"):
         splits["train"] = with_values(splits["train"], "shop 3", column, 200, None)
-    assert train(shops.write(store, splits), schema=schema).metrics["failed"] == 0
+    assert train(splits, schema=schema).metrics["failed"] == 0

@@ -34,7 +34,6 @@ from airflow_hops.testing.model_formats import ModelFormatContract
 from airflow_hops.testing.server_parts import ServerPartContract
 from tests.ml.extensions.fleet.packed_fleets import (
     COLUMNS,
-    ENCODING,
     PackedFleet,
     graph,
     random_rows,
@@ -139,28 +138,12 @@ def test_one_row_has_the_same_answer_in_any_request(fleets: dict[str, tuple[Pack
         assert (servable.predict(some)["probability"] == together[rows]).all()
 
 
-BAD_SHOPS = {
-    "empty": (b"", "'shop' is empty in row 1"),
-    "1 MB": (b"x" * 2**20, "'shop' has 1,048,576 bytes"),
-    "no UTF-8": (b"\xc3", "'shop' is b.*expected UTF-8"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_SHOPS)
-def test_unusable_key_is_refused(fleets: dict[str, tuple[PackedFleet, Any]], name: str) -> None:
-    shop, message = BAD_SHOPS[name]
-    columns = random_rows(np.random.default_rng(0), 2)
-    with pytest.raises(ServingError, match=message) as raised:
-        fleets["regression"][1].predict({"shop": np.array([b"A1", shop], object), **columns})
-    assert raised.value.code.name == "INVALID_ARGUMENT"
-    assert len(str(raised.value)) < 300
-
-
 def test_columns_that_are_not_the_fleets_are_refused(fleets: dict[str, tuple[PackedFleet, Any]]) -> None:
     servable = fleets["regression"][1]
     good = {"shop": np.array([b"A1", b"A1"], object), **random_rows(np.random.default_rng(0), 2)}
     for changed, message in (
         ({name: values for name, values in good.items() if name != "shop"}, "Missing but required: {shop}"),
+        ({**good, "shop": np.array([b"A1", b"\xc3"], object)}, "'shop' is b.*expected UTF-8"),
         ({**good, "shop": np.array([1, 2])}, "shop"),
         ({**good, "shop": np.array([math.nan, 1.0])}, "shop"),
         ({**good, "shop": np.array([b"A1"], object)}, "differ in their 0th dimension"),
@@ -303,7 +286,7 @@ def test_concurrent_requests_load_a_model_once_without_blocking_others(outcome: 
     def slow() -> tuple[str, int]:
         loads.append(1)
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait()
         if outcome == "fails":
             raise BadInput("damaged")
         return "slow", 1
@@ -316,7 +299,7 @@ def test_concurrent_requests_load_a_model_once_without_blocking_others(outcome: 
 
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(ask) for _ in range(6)]
-        assert begun.wait(30)
+        assert begun.wait()
         assert models.get(1, "quick", lambda: ("quick", 1)) == "quick"
         assert models.get(1, "quick", lambda: pytest.fail("loaded twice")) == "quick"
         go_on.set()
@@ -381,9 +364,7 @@ def test_bytes_of_models_are_those_that_the_process_grows_by(tmp_path: Path) -> 
     results = {}
     for limit in (2**30, 8_000_000):
         command = [sys.executable, "-c", _MEMORY, str(fleet.folder), str(limit)]
-        done = subprocess.run(
-            command, env=runtime_variables(), capture_output=True, text=True, timeout=100, check=False
-        )
+        done = subprocess.run(command, env=runtime_variables(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         results[limit] = counted, models, grown = tuple(map(int, done.stdout.split()))
         assert counted <= limit
@@ -447,13 +428,6 @@ def _metrics(server: Any) -> dict[str, float]:
     with urllib.request.urlopen(f"{server.url}/monitoring/prometheus/metrics") as response:
         lines = response.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
-
-
-def test_encoding_of_the_test_has_every_kind_of_column() -> None:
-    assert ENCODING.names == (
-        *("price", "price is missing", "stock"),
-        *("day=Mon", "day=Sun", "day=Ö", "size=1", "size=2"),
-    )
 
 
 def test_deadlines_end_a_request_of_many_segments(fleets: dict[str, tuple[PackedFleet, Any]]) -> None:
