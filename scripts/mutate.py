@@ -11,7 +11,6 @@ import argparse
 import ast
 import os
 import random
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
