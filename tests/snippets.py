@@ -41,6 +41,10 @@ ML_IMPORTS = re.compile(
 BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
+COMMAND = re.compile(r"^\$ (.*(?:\n {4}.*)*)$", re.MULTILINE)
+"""A command of a console, with its further lines."""
+
+
 @dataclass(frozen=True)
 class Snippet:
     name: str

@@ -17,7 +17,17 @@ from contextlib import nullcontext
 
 import airflow.sdk
 from airflow.providers.standard.operators.empty import EmptyOperator
-from snippets import REPOSITORY, SNIPPETS, Snippet, examples, operator_modules, public_names, run_example, those
+from snippets import (
+    COMMAND,
+    REPOSITORY,
+    SNIPPETS,
+    Snippet,
+    examples,
+    operator_modules,
+    public_names,
+    run_example,
+    those,
+)
 
 from airflow_hops.cli.definition import get_hops_cli_commands
 
@@ -56,10 +66,8 @@ def test_json_snippets_are_valid(snippet: Snippet) -> None:
 
 def commands_in(snippet: Snippet) -> str:
     """A shell snippet without what its commands print."""
-    text = snippet.source.replace("\\\n", " ")
-    if snippet.language == "console":
-        text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))
-    return text
+    text = "\n".join(COMMAND.findall(snippet.source)) if snippet.language == "console" else snippet.source
+    return text.replace("\\\n", " ")
 
 
 def split_commands(text: str) -> Iterator[str]:

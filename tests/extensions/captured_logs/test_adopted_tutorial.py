@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from other_projects import free_port, is_ready, python_in
-from snippets import BLOCK, REPOSITORY
+from snippets import BLOCK, COMMAND, REPOSITORY
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
@@ -66,7 +66,7 @@ class Reader:
 
     def commands(self, number: int) -> list[str]:
         blocks = [text for language, text in self.section(number) if language == "console"]
-        return re.findall(r"^\$ (.*)$", "\n".join(blocks), re.MULTILINE)
+        return COMMAND.findall("\n".join(blocks))
 
     def run(self, command: str) -> str:
         """Runs a command in the folder; returns what it printed."""
