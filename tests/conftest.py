@@ -195,6 +195,14 @@ def store(tmp_path: Path) -> Any:
     return ArtifactStore(str(tmp_path / "store"))
 
 
+@pytest.fixture
+def world(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The test's store, with connections, artifacts and deployed models (``tests/world.py``)."""
+    from world import World
+
+    return World(store, monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """Address of an S3 API on this machine."""

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.steps.protocol import StepSpec
@@ -33,21 +29,6 @@ def test_custom_metric_changes_the_step(tmp_path: Path) -> None:
         return user_code(spec).fingerprint
 
     assert fingerprint("def cost(*_): return 1") != fingerprint("def cost(*_): return 2")
-
-
-@pytest.mark.parametrize("name", ["auc", "minutes/auc", "cost"])
-def test_impossible_minimum_is_refused_in_the_dag_file(name: str) -> None:
-    arguments: Any = {"task_id": "evaluate", "model": {}, "examples": {}, "model_name": "flights"}
-    own = {"metrics": {"cost": ("costs:cost", "lower")}}
-    with pytest.raises(
-        BadInput, match=r"EvaluateOperator 'evaluate': minimum of '\w+' is nan, expected a finite number"
-    ):
-        EvaluateOperator(**arguments, **own, minimum={name: math.nan})
-    if name == "cost":
-        EvaluateOperator(**arguments, **own, minimum={name: 60})
-    else:
-        with pytest.raises(BadInput, match=r"minimum of 'auc' is 60, expected a finite number, 0 to 1 \(60% is 0.6\)"):
-            EvaluateOperator(**arguments, minimum={name: 60})
 
 
 def test_champion_changes_the_cache_key(store: Any) -> None:

@@ -124,15 +124,36 @@ BY_HAND = {
         'HorovodTrainOperator(script="churn/modle.py")',
     ): "script is 'churn/modle.py': there is no such file in ",
 }
-IN_FUNCTIONS = {
-    ("prepare.py", "connection, tables", "tables"): "prepare takes (tables), but is called with 2 arguments",
-    ("prepare.py", "connection, tables", "connection, tables, more"): "prepare takes (connection, tables, more), but",
-    ("prepare.py", "tables):", "tables)"): "expected ':'",
-    ("model.py", "context):", "):"): "train takes (no arguments), but is called with 1 argument",
-    ("model.py", "context):", "context, epochs):"): "train takes (context, epochs), but is called with 1 argument",
-    ("model.py", "def train", "async def train"): "train is async",
-    ("model.py", FUNCTIONS["model.py"], "train = 3\n"): "train is 3; expected a function",
-}
+
+
+SOURCES = [
+    ("prepare.py", "def prepare(tables): ...", "prepare.py:1: prepare takes (tables), but is called with 2 arguments"),
+    ("prepare.py", "def prepare(connection, tables, more): ...", ":1: prepare takes (connection, tables, more), but"),
+    ("prepare.py", "def prepare(connection, tables)\n    return tables\n", "prepare.py:1: expected ':'"),
+    ("model.py", "\ndef train(): ...", "model.py:2: train takes (no arguments), but is called with 1 argument"),
+    ("model.py", "def train(context, epoch): ...", "model.py:1: train takes (context, epoch), but"),
+    ("model.py", "def train(context, *, epoch): ...", "model.py:1: train takes (context, *, epoch), but"),
+    ("model.py", "async def train(context): ...", "model.py:1: train is async"),
+    ("model.py", "train = 3\n", "model.py:1: train is 3; expected a function"),
+    ("model.py", "def trian(context): ...", "model.py has no function 'train'; did you mean 'trian'?"),
+    ("model.py", "x = (1\n", "model.py:1: '(' was never closed"),
+    ("features.py", "x = 1", "TransformOperator 'transform': preprocess is 'churn.features:preprocess': "),
+    ("features.py", "class preprocess: ...", None),
+    ("features.py", "from .others import *", None),
+    ("model.py", "import functools\n@functools.cache\ndef train(): ...", None),
+    ("model.py", "try:\n    from a import train\nexcept ImportError:\n    train = None", None),
+    ("model.py", "def train(context, more=1, *rest): ...", None),
+    ("model.py", "def train(context, epochs, *, depth, more=1): ...", None),
+    ("model.py", "def __getattr__(name): ...", None),
+    ("model.py", "globals()['train'] = print", None),
+    ("model.py", "match 1:\n    case 1:\n        def train(c): ...", None),
+    # A step may have a newer Python.
+    ("model.py", f"type Rows = int\n{FUNCTIONS['model.py']}", None),
+    ("model.py", f"def f[T](x: T): ...\n{FUNCTIONS['model.py']}", None),
+    ("model.py", f'TEXT = f"{{\n    1\n}}"\n{FUNCTIONS["model.py"]}', None),
+    ("model.py", f"A = f'{{', '}}'\n{FUNCTIONS['model.py']}", None),
+]
+"""Sources of a function's module, and what the error says; None if there is none."""
 
 
 @pytest.fixture
@@ -150,6 +171,33 @@ def import_error(folder: Path, source: str) -> str:
     return "\n".join(DagBag(file).import_errors.values())
 
 
+@pytest.mark.parametrize(("file", "source", "expected"), SOURCES)
+def test_functions_are_checked_by_their_source(folder: Path, file: str, source: str, expected: str | None) -> None:
+    (folder / "churn" / file).write_text(source)
+    training = '{"train": "churn.model:train", "params": {"epochs": 1, "depth": 2}}'
+    source = LOOP.replace('"churn.model:train"', f'{training}, transform="churn.features:preprocess"')
+    error = import_error(folder, source)
+    assert error == "" if expected is None else expected in error
+    assert expected is None or re.search(rf'{folder}/1_pipeline\.py(:|", line )\d', error), error
+
+
+def test_validation_that_no_deployment_depends_on_is_refused(folder: Path) -> None:
+    source = """
+from airflow.sdk import DAG
+from airflow_hops import DeployModelOperator, ValidateExamplesOperator
+
+with DAG("passes_by", schedule=None):
+    valid = ValidateExamplesOperator(task_id="validate", statistics={}, schema={})
+    deploy = DeployModelOperator(task_id="deploy", model={}, model_name="churn", ungated="a test")
+"""
+    mapped = "    valid >> ValidateExamplesOperator.partial(task_id='x', statistics={}).expand(schema=[{}])\n"
+    for wrong in (source, source + mapped):
+        assert "DAG 'passes_by': no deployment depends on the validation 'validate'" in import_error(folder, wrong)
+    warning = source.replace("schema={})", "schema={}, on_anomaly='warn')")
+    for right in (f"{source}    valid >> deploy\n", f"{source}    deploy >> valid\n", warning):
+        assert import_error(folder, right) == ""
+
+
 def test_the_pipelines_without_mistakes_are_accepted(folder: Path) -> None:
     assert len([line for line in LOOP.splitlines() if line]) <= 12
     assert import_error(folder, LOOP) == import_error(folder, HAND) == ""
@@ -165,25 +213,6 @@ def test_mistake_in_a_pipeline_is_found(folder: Path, source: str, old: str, new
     error = import_error(folder, source.replace(old, new, 1))
     assert expected in error
     assert re.search(r'pipeline\.py(:|", line )\d', error), error
-
-
-@pytest.mark.parametrize(("file", "old", "new", "expected"), [(*edit, text) for edit, text in IN_FUNCTIONS.items()])
-def test_mistake_in_a_function_is_found(folder: Path, file: str, old: str, new: str, expected: str) -> None:
-    path = folder / "churn" / file
-    path.write_text(path.read_text().replace(old, new, 1))
-    error = import_error(folder, LOOP)
-    assert expected in error
-    assert f"churn/{file}:1: " in error
-    assert f"in {folder}/1_pipeline.py:" in error
-
-
-@pytest.mark.parametrize(
-    "source", ["type Rows = int\n", "def f[T](x: T): ...\n", 'TEXT = f"{\n    1\n}"\n', "A = f'{', '}'\n"]
-)
-def test_syntax_of_a_newer_python_is_left_to_the_step(folder: Path, source: str) -> None:
-    path = folder / "churn" / "model.py"
-    path.write_text(source + path.read_text())
-    assert import_error(folder, LOOP) == ""
 
 
 def test_a_folder_of_data_does_not_hide_a_library_of_its_name(folder: Path) -> None:
@@ -260,15 +289,16 @@ renamed.__module__ = "__main__"
     ],
 )
 def test_function_without_a_name_for_the_step_is_refused(function: Any, expected: str) -> None:
-    with pytest.raises(BadInput, match=expected) as error:
-        HorovodTrainOperator(task_id="train", train=function)
-    assert "its name, 'module:function'" in str(error.value)
-    with pytest.raises(BadInput, match=expected):
-        TransformOperator(preprocess=function, examples={}, statistics={}, schema={})
-    with pytest.raises(BadInput, match=expected):
-        PrepareOperator(prepare=function, tables={}, label="y")
-    with pytest.raises(BadInput, match=expected):
-        EvaluateOperator(model={}, examples={}, model_name="m", metrics={"cost": (function, "lower")})
+    metrics = {"cost": (function, "lower")}
+    for operator, arguments in (
+        (HorovodTrainOperator, {"task_id": "train", "train": function}),
+        (TransformOperator, {"preprocess": function, "examples": {}, "statistics": {}, "schema": {}}),
+        (PrepareOperator, {"prepare": function, "tables": {}, "label": "y"}),
+        (EvaluateOperator, {"model": {}, "examples": {}, "model_name": "m", "metrics": metrics}),
+    ):
+        with pytest.raises(BadInput, match=expected) as error:
+            operator(**arguments)
+        assert operator is not HorovodTrainOperator or "its name, 'module:function'" in str(error.value)
 
 
 def test_function_of_the_dag_file_is_refused_and_checked_like_its_name(folder: Path) -> None:

@@ -100,26 +100,3 @@ def test_missing_java_is_reported_in_one_line(
     ) as failure:
         shared_run_step("airflow_hops.ml.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
     assert "\n" not in str(failure.value)
-
-
-def test_arguments_are_checked_when_the_dag_is_parsed() -> None:
-    from airflow_hops.operators import PrepareOperator
-
-    with pytest.raises(BadInput, match="eval_percent is 100, expected 0 to 99"):
-        PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", eval_percent=100)
-    with pytest.raises(BadInput, match="newest needs a time"):
-        PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", newest=14)
-    for value in (-0.1, 1.5, "10%", True):
-        with pytest.raises(BadInput, match=f"max_rejected is {value!r}, expected a share from 0 to 1"):
-            PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", max_rejected=value)
-
-
-def test_engine_is_checked_when_the_dag_is_parsed() -> None:
-    from airflow_hops.operators import PrepareOperator
-
-    arguments: dict[str, Any] = {"task_id": "p", "prepare": "a:b", "tables": {}, "label": "l"}
-    with pytest.raises(BadInput, match="engine is 'duckbd', expected one of duckdb, spark; did you mean 'duckdb'"):
-        PrepareOperator(engine="duckbd", **arguments)
-    with pytest.raises(BadInput, match=r"conf is .*, but engine 'duckdb' does not use Spark; leave it"):
-        PrepareOperator(conf={"a": 1}, **arguments)
-    assert PrepareOperator(**arguments).engine == "duckdb"

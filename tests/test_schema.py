@@ -22,7 +22,6 @@ from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.schema.history import freeze_schema, publish_schema, schema_history, schema_text
 from airflow_hops.decorators.hops import schema_task
-from airflow_hops.operators.schema import SchemaOperator
 
 pytestmark = pytest.mark.runtime
 
@@ -172,20 +171,6 @@ def test_hand_written_schema_is_imported_and_republished_on_change(pipeline: Pip
     assert (state, changed["properties"]["features"]) == ("success", ["humid"])
     imported = f"imported from {retained} by run …"
     assert pipeline.notes("schema_file") == [imported, "", imported]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "expected statistics to infer the schema from, or a schema's path"),
-        ({"schema": "x.pbtxt", "distance": 0.1}, "schema is given, so that distance has no effect"),
-    ],
-)
-def test_arguments_that_contradict_each_other_are_refused_when_the_dag_is_parsed(
-    arguments: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        SchemaOperator(task_id="schema", **arguments)
 
 
 def test_a_function_without_the_schema_is_refused_when_the_dag_is_parsed() -> None:

@@ -11,9 +11,6 @@ import pytest
 from captured_flights import CaptureFolder, write_champion
 
 from airflow_hops.core.monitor_reports import listed_reports
-from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.runner.launchers.spark import SparkLauncher
-from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 
@@ -65,41 +62,6 @@ def test_drift_dag_requests_retraining_except_for_pipeline_faults(
     )
     assert states("july") == {"drift": "success", "request": "success"}
     assert states("march") == {"drift": "success", "request": "skipped"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "expected either model_name, or both reference and current"),
-        ({"reference": {}}, "expected either model_name, or both reference and current"),
-        ({"model_name": "m", "reference": {}, "current": {}}, "expected either model_name, or both"),
-        ({"model_name": "m", "schema": {}}, "schema requires reference and current"),
-        ({"reference": {}, "current": {}, "identifiers": ["id"]}, "identifiers, examples and time_feature require"),
-        ({"model_name": "m", "examples": {}}, "examples needs identifiers"),
-    ],
-)
-def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        SkewOperator(task_id="skew", **arguments)
-
-
-@pytest.mark.parametrize(
-    ("place", "arguments", "on_cluster"),
-    [
-        ("s3://bucket/captured", {"model_name": "flights"}, True),
-        ("/var/captured", {"model_name": "flights"}, False),
-        ("s3://bucket/captured", {"reference": {}, "current": {}}, False),
-    ],
-)
-def test_a_cluster_reads_captured_requests_of_a_remote_store(
-    place: str, arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://10.0.0.5:7077"}')
-    for name in ("cluster", "spark_local"):
-        extra = {"serving_capture_path": place, "spark_conn_id": name}
-        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        launcher = SkewOperator(task_id="skew", **arguments).launcher(RuntimeHook())
-        assert isinstance(launcher, SparkLauncher) == (on_cluster and name == "cluster")
 
 
 def test_monitoring_dag_requests_retraining_once(

@@ -17,8 +17,6 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.runner.launchers.spark import SparkLauncher
-from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 
@@ -145,50 +143,6 @@ def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
         "no_options() returned a dict, expected tfdv.StatsOptions",
     ):
         assert words in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "exactly one of examples and source, found neither"),
-        ({"examples": {}, "source": "/x"}, "exactly one of examples and source, found both"),
-        ({"source": "/x", "engine": "beam"}, "engine is 'beam', expected one of 'auto', 'local', 'spark'"),
-        ({"examples": {}, "key": "id"}, "label, key and time describe a source"),
-        ({"source": "/x", "splits": ["train"]}, "splits are those of examples"),
-        ({"source": "/x", "split": "../up"}, "split is '../up'"),
-        ({"source": "/x", "processes": 0}, "processes is 0 with engine='auto'"),
-        ({"source": "/x", "processes": 2, "engine": "spark"}, "processes is 2 with engine='spark'"),
-    ],
-)
-def test_arguments_are_checked_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match="^.*" + words.replace(".", r"\.").replace("(", r"\(")):
-        StatisticsOperator(task_id="statistics", **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "on_cluster"),
-    [
-        ({"examples": {}}, True),
-        ({"examples": {}, "processes": 2}, False),
-        ({"examples": {}, "engine": "local"}, False),
-        ({"source": "s3://bucket/flights"}, True),
-        ({"source": {"uri": "hdfs://host:8020/flights"}}, True),
-        ({"source": "/data/flights"}, False),
-        ({"source": "file:///data/flights"}, False),
-        ({"source": "/data/flights", "engine": "spark"}, True),
-    ],
-)
-def test_cluster_reads_sources_of_its_hosts(
-    arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://10.0.0.5:7077"}))
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "cluster"}}')
-    operator = StatisticsOperator(task_id="statistics", **arguments)
-    assert isinstance(operator.launcher(RuntimeHook()), SparkLauncher) == on_cluster
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "spark_local"}}')
-    here = StatisticsOperator(task_id="statistics", **{**arguments, "engine": "auto"})
-    assert here.launcher(RuntimeHook()) is None
-    assert here.step_params({})["engine"] == "auto"  # so that the cache key does not depend on the place
 
 
 def test_function_and_options_exclude_each_other() -> None:

@@ -12,7 +12,7 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, StepFailed
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
@@ -73,9 +73,9 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
     ranks = step.children()
     assert len(ranks) == 2
     step.kill()
-    _, alive = psutil.wait_procs(ranks, timeout=30)
+    _, alive = psutil.wait_procs(ranks, timeout=300)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    thread.join(60)
+    thread.join()
 
 
 def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:
@@ -122,22 +122,6 @@ def test_task_torch_sends_the_function_to_torch_ranks() -> None:
     refused = r"@task.torch: train is 'a:b'; expected none, as train\(\) replaces it"
     with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):
         task.torch(train="a:b")(train.function)()
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"np": (4, 2)}, r"np is \(4, 2\), expected the least and the most ranks"),
-        ({"np": (0, 2)}, r"np\[0\] is 0, expected a whole number, 1 or more"),
-        ({"np": (1, 2), "deterministic": True}, r"np is \(1, 2\), but deterministic=True"),
-        ({"np": (1, 2), "strategy": "multi_worker_mirrored"}, "but strategy='multi_worker_mirrored'"),
-    ],
-)
-def test_unusable_range_of_ranks_is_refused(options: dict[str, Any], expected: str) -> None:
-    from airflow_hops.operators import HorovodTrainOperator
-
-    with pytest.raises(BadInput, match=expected):
-        HorovodTrainOperator(task_id="train", train="flights.model:train", **options)
 
 
 def _reference(kind: str) -> Artifact:

@@ -14,7 +14,6 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
-from airflow_hops.operators.validation import ValidateExamplesOperator
 
 pytestmark = pytest.mark.runtime
 
@@ -164,20 +163,6 @@ def test_rows_violating_the_schema_are_quarantined(
     assert good.properties == {**examples.properties, "splits": ["train", "eval"]}
     assert good.rows["eval"].rows_out == len(broken) - bad
     assert set(tasks["after"].xcom_pull(task_ids="after")["metrics"].values()) == {0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"on_anomaly": "explode"}, "on_anomaly is 'explode', expected one of 'fail', 'warn'"),
-        ({"on_anomaly": "branch"}, "needs the ids of the tasks"),
-        ({"on_anomaly": "ask", "on_timeout": "approve"}, "on_timeout is 'approve'"),
-        ({"split_anomalous": True}, "needs the rows of the statistics: examples="),
-    ],
-)
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        ValidateExamplesOperator(task_id="validation", statistics={}, schema={}, **arguments)
 
 
 def _artifact(value: dict[str, Any]) -> Any:
