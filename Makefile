@@ -20,6 +20,8 @@ QUICK := not (airflow or browser or scheduled or server or slow or spark)
 # PART=kubernetes: one part of `make test-all`. A part may have no tests on one side.
 SCHEDULED := scheduled$(if $(PART),(part='$(PART)'))
 LONG := --numprocesses 1 -m "$(SCHEDULED)" --timeout 7200 --hypothesis-profile campaign $(CAMPAIGNS)
+# The demo needs few of the tools of tests: those of HOPS_DEMO_PRODUCTION=1.
+DEMO_SETUP := $(if $(filter-out 0,$(HOPS_DEMO_PRODUCTION)),setup,demo-setup)
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
 AIRFLOW_MINORS := 3.3 3.4
 AIRFLOW := $(filter-out $(shell sed -n 's/^apache-airflow==\([0-9]*\.[0-9]*\)\..*/\1/p' requirements/airflow.txt),$(AIRFLOW_MINORS))
@@ -34,15 +36,16 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check coverage test test-all test-gpu test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages sizes bench docs links requirements count clean
+.PHONY: help setup demo-setup wheel release-check upgrade-test images ui demo demo-images check coverage test test-all test-gpu test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages sizes bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make both environments, .venv and .venv-runtime, from their pins
+setup demo-setup:
 	@for python in $(PYTHON) python3.11 python3 python3.13 python3.12; do \
 		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
-			exec "$$python" scripts/set_up.py; \
+			exec "$$python" scripts/set_up.py $(filter demo,$(subst -, ,$@)); \
 		fi; \
 	done; \
 	echo "Python 3.11, 3.12 or 3.13 is needed, and none was found (Debian: apt-get install python3)" >&2; \
@@ -64,10 +67,10 @@ images: wheel ## build the images airflow-hops and airflow-hops-runtime with bui
 ui: ## build the pages of the web UI (Node.js 20.19 or newer)
 	@python3 scripts/build_ui.py
 
-demo: setup ## run the flights pipeline in a real Airflow, and leave the web UI open
+demo: $(DEMO_SETUP) ## run the flights pipeline in a real Airflow, and leave the web UI open
 	@$(AIRFLOW_BIN)/python -m demo
 
-demo-images: setup ## learn to tell clothes apart from 70,000 pictures, and serve it
+demo-images: $(DEMO_SETUP) ## learn to tell clothes apart from 70,000 pictures, and serve it
 	@$(AIRFLOW_BIN)/python -m demo.images
 
 check: setup ## after each change, in minutes: style, types, walls, and all tests that start no server, JVM or browser
@@ -136,6 +139,7 @@ links: setup ## ask every address that the documentation links to (needs the net
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
 	$(UV) $(COMPILE) --python-version 3.11 --universal --extra hdfs --extra kafka --extra kubernetes --extra openlineage --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
+	$(UV) $(COMPILE) --python-version 3.11 --universal --constraint requirements/airflow.txt --group demo --no-annotate --output-file requirements/airflow-demo.txt pyproject.toml >/dev/null
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime PYTHON_OF_PINS=3.11
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime-current PYTHON_OF_PINS=3.12
 

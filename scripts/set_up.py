@@ -1,7 +1,8 @@
 """Makes the two environments of a checkout: ``.venv`` for Airflow, ``.venv-runtime`` for TensorFlow and Spark.
 
-Needs Python 3.11, 3.12 or 3.13 with its standard library. ``.venv-runtime`` is of the profile that fits this machine;
-uv finds its Python, or downloads one. What is good already is left alone: a second run takes a moment.
+With the argument ``demo``, without the tools of development and tests, which a later run without it adds. Needs Python
+3.11, 3.12 or 3.13 with its standard library. ``.venv-runtime`` is of the profile that fits this machine; uv finds its
+Python, or downloads one. What is good already is left alone: a second run takes a moment.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from airflow_hops.core.errors import HopsError  # noqa: E402
-from airflow_hops.core.profiles import Profile, profile_of  # noqa: E402
+from airflow_hops.core.profiles import Profile, profile_of, read_stamp  # noqa: E402
 from airflow_hops.runner.environments.java import find_java  # noqa: E402
 from airflow_hops.runner.environments.runtime import (  # noqa: E402
     AIRFLOW_PYTHON_VERSIONS,
@@ -42,7 +46,80 @@ UV_FOLDER = ROOT / ".uv"
 AIRFLOW = ROOT / ".venv"
 RUNTIME = ROOT / ".venv-runtime"
 REQUIREMENTS = ROOT / "requirements"
+DEMO_PINS = REQUIREMENTS / "airflow-demo.txt"
+ALL_PINS = REQUIREMENTS / "airflow.txt"
+"""Those of ``DEMO_PINS``, and those of the tools of development and tests."""
 PACKAGE_STAMP = AIRFLOW / "hops-package.sha256"
+
+
+class Stage(NamedTuple):
+    """A part of the set-up.
+
+    Attributes:
+        name: What it makes.
+        usual_s: Seconds that it takes on two quiet cores, with nothing downloaded before.
+        run: Makes it; returns whether there was anything to do.
+    """
+
+    name: str
+    usual_s: float
+    run: Callable[[], bool]
+
+
+class Progress:
+    """A bar of the stages: on a terminal a line that is drawn again each second, in a log a line now and then.
+
+    A stage counts by its usual seconds: wholly when it has ended, and nearly so when it takes longer.
+    """
+
+    def __init__(self, stages: Sequence[Stage], usual_s: float) -> None:
+        self._stages, self._usual_s = stages, usual_s
+        self._started: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._begun = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw, daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def run(self, stages: Iterable[Stage]) -> bool:
+        """Runs stages in order, and reports how long each took that had something to do; returns whether any had."""
+        done = False
+        for stage in stages:
+            started = self._started[stage.name] = time.monotonic()
+            if stage.run():
+                done = True
+                say(f"{stage.name}: {time.monotonic() - started:.1f} s", indent=0)
+            self._ended.add(stage.name)
+        return done
+
+    def line(self, now: float) -> str:
+        """Returns the bar at a time, in seconds of the monotonic clock."""
+        share = 0.0
+        for stage in self._stages:
+            elapsed = now - self._started.get(stage.name, now)
+            share += stage.usual_s if stage.name in self._ended else min(elapsed, 0.95 * stage.usual_s)
+        share /= sum(stage.usual_s for stage in self._stages)
+        names = [name for name in self._started.copy() if name not in self._ended]
+        bar = ("#" * round(30 * share)).ljust(30, ".")
+        return f"[{bar}] {share:4.0%}, {now - self._begun:.0f} s of usually {self._usual_s:.0f}: {', '.join(names)}"
+
+    def _draw(self) -> None:
+        terminal = sys.stdout.isatty()
+        while not self._over.wait(1 if terminal else 15):
+            line = self.line(time.monotonic())
+            if terminal:
+                print(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K", end="", flush=True)
+            else:
+                say(line, indent=0)
 
 
 def main() -> int:
@@ -52,10 +129,16 @@ def main() -> int:
     if " " in str(ROOT):
         return fail(f"the checkout's path has a space in it ({ROOT}); Spark's start scripts do not bear one: move it")
     begun = time.monotonic()
+    side_by_side = stages(demo=sys.argv[1:] == ["demo"])
+    usual_s = BRING_UV.usual_s + max(sum(stage.usual_s for stage in each) for each in side_by_side)
+    if not (AIRFLOW.exists() and RUNTIME.exists()):
+        say("Makes .venv for Airflow, and .venv-runtime for TensorFlow and Spark, and compiles Horovod for it.")
+        say(f"Takes {usual_s / 60:.0f} minutes on two quiet cores, once. Interrupted, it continues at the next start.")
     try:
-        done = [run_stages({"uv": bring_uv})]
-        with ThreadPoolExecutor() as threads:
-            done += threads.map(run_stages, SIDE_BY_SIDE)
+        with Progress([BRING_UV, *(stage for each in side_by_side for stage in each)], usual_s) as progress:
+            done = [progress.run([BRING_UV])]
+            with ThreadPoolExecutor() as threads:
+                done += threads.map(progress.run, side_by_side)
     except HopsError as error:
         return fail(str(error))
     except KeyboardInterrupt:
@@ -63,17 +146,6 @@ def main() -> int:
     state = "done" if any(done) else "everything is there already"
     say(f"{state} ({time.monotonic() - begun:.1f} s)", indent=0)
     return 0
-
-
-def run_stages(stages: Mapping[str, Callable[[], bool]]) -> bool:
-    """Runs stages in order, and says how long those took that had something to do; returns whether any had."""
-    done = False
-    for name, stage in stages.items():
-        started = time.monotonic()
-        if stage():
-            done = True
-            say(f"{name}: {time.monotonic() - started:.1f} s", indent=0)
-    return done
 
 
 def uv_program() -> Path:
@@ -104,11 +176,12 @@ def bring_uv() -> bool:
     return True
 
 
-def make_airflow_environment() -> bool:
-    """``.venv``: Airflow, the providers and the development tools, from ``requirements/airflow.txt``."""
-    pins = REQUIREMENTS / "airflow.txt"
+def make_airflow_environment(*, demo: bool) -> bool:
+    """``.venv``: Airflow and the demo's data; unless it is for the demo alone, also the tools of development."""
+    stamp = read_stamp(AIRFLOW)
+    pins = DEMO_PINS if demo and (stamp is None or stamp.pins != ALL_PINS.name) else ALL_PINS
     announce(AIRFLOW, pins)
-    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), versions=[sys.version_info[:2]], say=say)
+    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), versions=[sys.version_info[:2]], say=say_of_uv)
     package = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
@@ -140,7 +213,7 @@ def make_runtime_environment() -> bool:
         say(f"profile of this machine: {reason_for_profile()}")
         say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
     java = REQUIREMENTS / "java.txt"
-    return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, horovod=True, say=say)
+    return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, horovod=True, say=say_of_uv)
 
 
 def add_test_tools() -> bool:
@@ -151,7 +224,7 @@ def add_test_tools() -> bool:
     if stamp.exists() and stamp.read_text() == wanted:
         return False
     target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(pins)]
-    command = [str(uv_program()), "pip", "install", "--quiet", *target, "--compile-bytecode", "-r", str(tools)]
+    command = [str(uv_program()), "pip", "install", "--quiet", *target, "-r", str(tools)]
     if not run(command, uv_variables(os.environ)):
         raise HopsError(f"the tools of the tests could not be installed into {RUNTIME}; what uv said stands above")
     stamp.write_text(wanted)
@@ -180,15 +253,24 @@ def check_java() -> bool:
     return False
 
 
-SIDE_BY_SIDE: tuple[Mapping[str, Callable[[], bool]], ...] = (
-    {"Airflow environment": make_airflow_environment, "web UI": build_pages},
-    {
-        "build tools": check_build_tools,
-        "runtime environment": make_runtime_environment,
-        "test tools": add_test_tools,
-        "Java": check_java,
-    },
-)
+BRING_UV = Stage("uv", 10, bring_uv)
+
+
+def stages(*, demo: bool) -> tuple[tuple[Stage, ...], ...]:
+    """Returns the stages after uv, those that run side by side as tuples; fewer for the demo alone."""
+    tools = Stage("test tools", 5, add_test_tools)
+    return (
+        (
+            Stage("Airflow environment", 40 if demo else 60, lambda: make_airflow_environment(demo=demo)),
+            Stage("web UI", 30, build_pages),
+        ),
+        (
+            Stage("build tools", 1, check_build_tools),
+            Stage("runtime environment", 130, make_runtime_environment),
+            *(() if demo else (tools,)),
+            Stage("Java", 1, check_java),
+        ),
+    )
 
 
 def profile_of_runtime() -> Profile:
@@ -235,8 +317,15 @@ def succeeds(command: list[str], *, says: str = "") -> bool:
 
 
 def say(text: str, *, indent: int = 2) -> None:
-    """Prints a line of progress at once."""
-    print(f"[setup] {' ' * indent}{text}", flush=True)
+    """Prints a line of progress at once, in the place of the bar."""
+    erased = "\r\033[K" if sys.stdout.isatty() else ""
+    print(f"{erased}[setup] {' ' * indent}{text}", flush=True)
+
+
+def say_of_uv(line: str) -> None:
+    """Prints what uv says, without each package that it downloads."""
+    if not line.lstrip().startswith("Download"):
+        say(line)
 
 
 def fail(text: str) -> int:

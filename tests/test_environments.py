@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -130,19 +131,29 @@ def installed(path: Path, name: str = "tiny") -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_nothing(tmp_path: Path, pins: Path) -> None:
+def bytecode(path: Path) -> list[Path]:
+    return list(path.glob("lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
+
+
+def test_a_new_environment_holds_the_pins_and_a_second_run_touches_nothing(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = tmp_path / "runtime"
     # The build settings beside the pins count also inside of somebody's project.
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "somebody"\nversion = "1"\n')
     assert environment_state(environment, fingerprint(pins)).name == "absent"
     assert make(environment, pins)
-    assert installed(environment) == "1.0"
-    assert list(environment.glob("lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
+    assert not bytecode(environment), "Python compiles what it imports"
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    assert installed(environment) == "1.0" and bytecode(environment)
     assert environment_state(environment, fingerprint(pins)).good
 
     times = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
     assert not make(environment, pins)
     assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == times
+
+    monkeypatch.setenv("UV_COMPILE_BYTECODE", "1")
+    assert make(tmp_path / "read only", pins) and bytecode(tmp_path / "read only")
 
 
 def test_pip_configured_index_is_used(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,6 +651,51 @@ def test_checkout_set_up_keeps_a_cuda_environment(tmp_path: Path, monkeypatch: p
     set_up.make_runtime_environment()
     set_up.add_test_tools()
     assert made_of == [pins]
+
+
+def test_environment_of_the_demo_becomes_that_of_the_tests_and_stays_it(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, demo, everything = tmp_path / "airflow", pins.with_name("demo.txt"), pins.with_name("all.txt")
+    demo.write_text("tiny==1.0\n")
+    everything.write_text("tiny==1.0\nextra==1.0\n")
+    for name, value in {"AIRFLOW": environment, "DEMO_PINS": demo, "ALL_PINS": everything}.items():
+        monkeypatch.setattr(set_up, name, value)
+    monkeypatch.setattr(set_up, "PACKAGE_STAMP", environment / "package")
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    monkeypatch.setattr(set_up, "run", lambda *arguments: True)
+    monkeypatch.setattr(set_up, "uv_program", find_uv_bin)
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(set_up, "announce", lambda *arguments: True)
+    assert set_up.make_airflow_environment(demo=True) and not set_up.make_airflow_environment(demo=True)
+    assert not list(environment.glob("lib/python3*/site-packages/extra*"))
+    (environment / "used").touch()
+    assert set_up.make_airflow_environment(demo=False)
+    assert installed(environment, "extra") == "1.0" and (environment / "used").exists(), "completed in place"
+    for pin in ("1.0", "2.0"):
+        everything.write_text(f"tiny=={pin}\nextra==1.0\n")
+        set_up.make_airflow_environment(demo=True)
+        assert (installed(environment), installed(environment, "extra")) == (pin, "1.0")
+
+
+def test_demo_pins_are_among_all_pins() -> None:
+    demo, everything = (
+        {line for line in path.read_text().splitlines() if "==" in line} for path in (set_up.DEMO_PINS, set_up.ALL_PINS)
+    )
+    assert demo < everything
+
+
+def test_bar_of_the_set_up_counts_what_has_ended_and_never_ends_early() -> None:
+    short, long = set_up.Stage("uv", 10, lambda: True), set_up.Stage("runtime", 30, lambda: bars.append(bar()))
+    bars: list[str] = []
+
+    def bar() -> str:
+        return progress.line(time.monotonic() + 1000)
+
+    progress = set_up.Progress([short, long], 40)
+    progress.run([short, long])
+    assert re.search(r"^\[#{29}\.\] +96%, 1000 s of usually 40: runtime$", bars[0])
+    assert "100%" in bar()
 
 
 @pytest.mark.runtime

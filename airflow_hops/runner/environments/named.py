@@ -198,7 +198,7 @@ def make_named(
         (folder / BASE_NAME).write_text(f"{base}\n{STANDALONE}\n" if standalone else f"{base}\n")
         (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
         write_added(folder, requirements)
-        command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
+        command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements"]
         target = ["--python", str(folder / "bin" / "python"), str(folder / LOCK_NAME)]
         run_uv([*command, *target], settings, say)
         write_stamp(folder, pins, expected)

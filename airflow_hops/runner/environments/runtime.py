@@ -217,8 +217,9 @@ def create_environment(
     nccl = horovod and needs_nccl(pins)
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
+    present = (read_stamp(path) or Stamp()).pins or BASE.pins
     # uv 0.13: would keep an installed Horovod of the same version, whether built with NCCL or not.
-    other_kind = ((read_stamp(path) or Stamp()).pins or BASE.pins) != pins.name
+    other_kind = present != pins.name and (horovod or profile_of_pins(present) is not profile_of_pins(pins.name))
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, versions or profile.pythons, say)
         say(f"new environment on {interpreter}")
@@ -235,7 +236,8 @@ def create_environment(
             horovod_with_nccl(pins, python_of_it, toolkit, uv=uv, say=say) if nccl else nullcontext() as build,
             nullcontext(pins.resolve()) if horovod else _pins_without_horovod(pins) as installed,
         ):
-            command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", str(installed), *files]
+            # Python compiles what it imports; all modules would take longer than their installation.
+            command = [uv, "pip", "sync", "--python", str(python_of_it), str(installed), *files]
             run_uv(command, settings, say, build)
     except BadInput:
         raise
@@ -286,7 +288,7 @@ def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv:
 
 def _install_added(path: Path, pins: Path, requirements: Sequence[str], uv: str, say: Say) -> None:
     target = ["--python", str(path / "bin" / "python"), "--constraint", str(pins.resolve())]
-    command = [uv, "pip", "install", *target, "--compile-bytecode", "--", *requirements]
+    command = [uv, "pip", "install", *target, "--", *requirements]
     run_uv(command, pins.with_name("uv.toml"), say)
 
 
