@@ -5,7 +5,6 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 
 from __future__ import annotations
 
-import functools
 import gc
 import multiprocessing
 import os
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,13 @@ from typing import Any
 import grpc
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.errors import ServingError
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
+from tests.ml.world import Flights, World
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
 pytest_plugins = ["campaigns", "small_places", "tests.ml.model_servers", "time_spent"]
@@ -115,59 +114,26 @@ def values_in_errors_are_pythons() -> Iterator[None]:
         yield
 
 
-def step_context(
-    store: ArtifactStore,
-    folder: Path,
-    *,
-    kind: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    services: Mapping[str, str] | None = None,
-    dag_id: str = "tests",
-    run_id: str | None = None,
-    task_id: str | None = None,
-    code_paths: tuple[str, ...] = (),
-    **inputs: Any,
-) -> StepContext:
+def step_context(store: ArtifactStore, folder: Path, *, kind: str | None = None, **values: Any) -> StepContext:
     """Returns the context of a step's function; its scratch folder lies in ``folder``."""
-    run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
-    producer = Producer(dag_id, run_id, task_id or kind or "step")
-    spec = StepSpec(
-        step=producer.task_id,
-        entry="tests:step",
-        params=params or {},
-        inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in inputs.items()},
-        output=Output(store.address(producer, kind), kind) if kind else None,
-        store=store.root,
-        storage_options=store.storage_options,
-        producer=producer,
-        code_paths=code_paths,
-        services=services or {},
-    )
-    scratch = folder / f"scratch-{uuid.uuid4().hex[:8]}"
-    scratch.mkdir()
-    return StepContext(spec, scratch)
+    return World(folder, store).context(kind, **values)
 
 
 def stage_runner(store: ArtifactStore, folder: Path) -> Callable[..., Any]:
     """Runs stages in this process: ``run(schema.run, kind="schema", inputs={"statistics": artifact})``."""
+    return World(folder, store).run
 
-    def run(
-        stage: Callable[..., Any],
-        *,
-        kind: str | None,
-        inputs: Mapping[str, Any] | None = None,
-        services: Mapping[str, str] | None = None,
-        run_id: str | None = None,
-        task_id: str | None = None,
-        **params: Any,
-    ) -> Any:
-        ids = {"services": services, "run_id": run_id, "task_id": task_id}
-        context = step_context(store, folder, kind=kind, params=params, **ids, **(inputs or {}))
-        result = stage(context, **params)
-        assert kind is None or isinstance(result, Artifact)
-        return result
 
-    return run
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A store of the test, and writers of artifacts in it."""
+    return World(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def flights(shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory, flights_raw: Path) -> Flights:
+    """A store that all tests share, with artifacts of flights."""
+    return Flights(tmp_path_factory.mktemp("flights"), shared_store, flights_raw)
 
 
 @pytest.fixture
@@ -176,9 +142,9 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 
 @pytest.fixture
-def make_context(tmp_path: Path, store: ArtifactStore) -> Callable[..., StepContext]:
+def make_context(world: World) -> Callable[..., StepContext]:
     """Makes what a step's function is given: ``make_context(kind="statistics", examples=artifact)``."""
-    return functools.partial(step_context, store, tmp_path)
+    return world.context
 
 
 @pytest.fixture
@@ -201,64 +167,6 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 @pytest.fixture(scope="session")
 def run_shared_stage(shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return stage_runner(shared_store, tmp_path_factory.mktemp("scratch"))
-
-
-@pytest.fixture(scope="session")
-def flights_statistics(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
-) -> Artifact:
-    """Statistics of a third of the flights of January to March, splits train and eval."""
-    from airflow_hops.ml.statistics import stage as statistics
-    from tests import flights_examples
-
-    winter = flights_examples.months(flights_raw, 1, 3)
-    splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
-    examples = flights_examples.write_examples(shared_store, splits)
-    return run_shared_stage(statistics.run, kind="statistics", inputs={"examples": examples})
-
-
-@pytest.fixture(scope="session")
-def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Artifact) -> Artifact:
-    from airflow_hops.ml.schema import stage as schema
-
-    return run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics})
-
-
-@pytest.fixture(scope="session")
-def flights_prepared(shared_store: ArtifactStore, flights_raw: Path) -> Artifact:
-    """Examples of a part of the flights of January to March: splits train, eval and newest (the last days)."""
-    from tests import flights_examples
-
-    winter = flights_examples.months(flights_raw, 1, 3)
-    newest = winter["scheduled_at"] > winter["scheduled_at"].max() - 3 * 86_400
-    older = winter[~newest]
-    splits = {
-        "train": older[older.index % 8 == 0],
-        "eval": older[older.index % 16 == 1],
-        "newest": winter[newest].iloc[::2],
-    }
-    return flights_examples.write_examples(shared_store, splits, run_id="models")
-
-
-@pytest.fixture(scope="session")
-def make_flights_model(
-    shared_store: ArtifactStore,
-    tmp_path_factory: pytest.TempPathFactory,
-    flights_prepared: Artifact,
-    flights_statistics: Artifact,
-    flights_schema: Artifact,
-) -> Callable[..., Artifact]:
-    """Makes a model artifact: ``make_flights_model(steps=200)`` has learnt, ``steps=0`` guesses."""
-    from tests.ml.flights_models import FlightsModels
-
-    folders = map(shared_store.local, (flights_prepared, flights_statistics, flights_schema))
-    return FlightsModels(shared_store, tmp_path_factory.mktemp("flights-models"), *folders).make
-
-
-@pytest.fixture(scope="session")
-def flights_model(make_flights_model: Callable[..., Artifact]) -> Artifact:
-    """A model that has learnt something."""
-    return make_flights_model(steps=200)
 
 
 @pytest.fixture(scope="session")

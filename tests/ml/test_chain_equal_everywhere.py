@@ -18,14 +18,11 @@ import pyarrow.csv
 import pytest
 
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.preprocessing import bucketize, columns, one_hot, vocabulary_ids
 from airflow_hops.ml.ingest import stage as ingest
 from airflow_hops.ml.prepare import stage as prepare
-from airflow_hops.ml.schema import stage as schema
-from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.ml.transform import stage as transform
-from tests.ml.conftest import stage_runner
+from tests.ml.world import World
 
 ROWS = 6000
 
@@ -60,20 +57,13 @@ def chain(folder: Path, raw: Path, cores: int) -> dict[str, Any]:
         prepare=lambda connection, tables: connection.sql("SELECT *, amount / 7 AS share FROM orders"),
         preprocess=preprocess,
     )
-    store = ArtifactStore(f"{folder}/store")
-    run_stage, artifacts = stage_runner(store, folder), dict[str, Any]()
-    sources = {"orders": Source.from_value("orders", str(raw)).to_dict()}
-    tables = run_stage(ingest.run, kind="snapshot", sources=sources)
-    by = {"prepare": "orders:prepare", "engine": "duckdb", "label": "late", "key": "id"}
-    artifacts["examples"] = run_stage(prepare.run, kind="examples", inputs={"tables": tables}, **by)
-    artifacts["statistics"] = run_stage(statistics.run, kind="statistics", inputs=artifacts, processes=cores)
-    artifacts["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
-    transformed = run_stage(
-        transform.run, kind="transformed_examples", inputs=artifacts, preprocess="orders:preprocess"
-    )
-    return {
-        artifact.kind: store.manifest(artifact.uri).files for artifact in (tables, *artifacts.values(), transformed)
-    }
+    world = World(folder)
+    tables = world.run(ingest, sources={"orders": Source.from_value("orders", str(raw)).to_dict()})
+    how = {"prepare": "orders:prepare", "engine": "duckdb", "label": "late", "key": "id"}
+    described = world.described(world.run(prepare, tables=tables, **how), processes=cores)
+    transformed = world.run(transform, preprocess="orders:preprocess", **described)
+    artifacts = (tables, *described.values(), transformed)
+    return {artifact.kind: world.store.manifest(artifact.uri).files for artifact in artifacts}
 
 
 @pytest.mark.scheduled(part="campaigns")

@@ -12,16 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Producer, RowCounts
-from airflow_hops.core.artifacts.properties import SnapshotProperties
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.prepare import stage as prepare
-from airflow_hops.ml.schema import stage as schema
-from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.ml.transform import stage as transform
 from tests.ml.training.trainings import Trainings
+from tests.ml.world import World
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "from_tfx.md"
 PENGUIN_PREPARE = "def prepare(connection, tables):\n    return tables['penguins']\n"
@@ -43,25 +39,16 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def migrated(
-    code: Path, spark: Any, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
-) -> Callable[..., ScoredModel]:
+def migrated(code: Path, spark: Any, world: World, own_process: Any) -> Callable[..., ScoredModel]:
     """Runs a pipeline of the page on a table: ``migrated("taxi", "trips", table, label="big_tip")``."""
 
     def run(package: str, table: str, rows: pd.DataFrame, **params: Any) -> ScoredModel:
-        with store.create(store.uri("tests", package, "ingest", "snapshot"), "snapshot", Producer()) as writer:
-            (writer.path / table).mkdir()
-            rows.to_parquet(writer.path / table / "part-0.parquet")
-            counts = {table: RowCounts(len(rows), len(rows))}
-            snapshot = writer.commit(rows=counts, properties=SnapshotProperties(tables=(table,)).to_dict())
         params |= {"prepare": f"{package}.prepare:prepare", "engine": "duckdb"}
-        artifacts = {"examples": run_stage(prepare.run, kind="examples", inputs={"tables": snapshot}, **params)}
-        artifacts["statistics"] = run_stage(statistics.run, kind="statistics", inputs=artifacts)
-        artifacts["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
-        features = f"{package}.features:preprocess"
-        transformed = run_stage(transform.run, kind="transformed_examples", inputs=artifacts, preprocess=features)
-        model = Trainings(store, tmp_path, own_process)(f"{package}.model:train", transformed, strategy="single", np=1)
-        return ScoredModel(model_folder(store, model))
+        artifacts = world.described(world.run(prepare, tables=world.snapshot({table: rows}), **params))
+        transformed = world.run(transform, preprocess=f"{package}.features:preprocess", **artifacts)
+        trainings = Trainings(world.store, world.folder, own_process)
+        model = trainings(f"{package}.model:train", transformed, strategy="single", np=1)
+        return ScoredModel(model_folder(world.store, model))
 
     return run
 

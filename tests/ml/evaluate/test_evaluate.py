@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import Difference
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.judging import Judge
-from tests import flights_examples
+from tests.ml.world import Flights, to_arrow
 
 
 def test_single_class_has_no_auc_and_a_reason() -> None:
@@ -103,54 +99,36 @@ def test_contradictory_rule_is_refused() -> None:
         BlessingRule(metric="f1")
 
 
-Evaluate = Callable[..., Artifact]
+class Evaluate:
+    """Runs the stage on models of flights."""
 
+    def __init__(self, flights: Flights) -> None:
+        self.flights = flights
 
-@pytest.fixture(scope="module")
-def evaluate(run_shared_stage: Any, shared_store: ArtifactStore, flights_prepared: Artifact) -> Evaluate:
-    """Runs the stage; a failure leaves no artifact."""
-
-    def run(model: Artifact, examples: Artifact | None = None, **params: Any) -> Artifact:
-        run_id = f"evaluation-{next(numbers)}"
-        inputs = {"model": model, "examples": examples or flights_prepared}
+    def __call__(self, model: Artifact, examples: Artifact | None = None, **params: Any) -> Artifact:
         params = {"model_name": "none", "minimum": {"auc": 0.55}, **params}
-        try:
-            artifact: Artifact = run_shared_stage(stage.run, kind="evaluation", inputs=inputs, run_id=run_id, **params)
-        except HopsError:
-            assert not shared_store.exists(shared_store.address(Producer("tests", run_id, "evaluation"), "evaluation"))
-            raise
+        artifact: Artifact = self.flights.run(stage, model=model, examples=examples or self.flights.prepared, **params)
         return artifact
 
-    numbers = count()
-    return run
+    def against(self, champion: Artifact, name: str, model: Artifact, **params: Any) -> Artifact:
+        """Evaluates a model with another as the champion of a name."""
+        self.flights.deploy(champion, name)
+        return self(model, model_name=name, **params)
 
 
 @pytest.fixture(scope="module")
-def champion(shared_store: ArtifactStore) -> Callable[[Artifact, str], str]:
-    """Makes a model the champion under a name."""
-
-    def make(model: Artifact, name: str) -> str:
-        version = ServedVersion.of(model, 1, "", 100)
-        write_record(shared_store, name, ModelRecord(champion=version))
-        return name
-
-    return make
+def evaluate(flights: Flights) -> Evaluate:
+    return Evaluate(flights)
 
 
-def _report(store: ArtifactStore, evaluation: Artifact) -> Any:
-    return json.loads((store.local(evaluation) / "evaluation.json").read_text())
-
-
-def test_first_model_is_scored_overall_and_by_slice(
-    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, flights_prepared: Artifact
-) -> None:
-    evaluation = evaluate(flights_model, slices=["carrier", "origin"])
-    report = _report(shared_store, evaluation)
+def test_first_model_is_scored_overall_and_by_slice(evaluate: Evaluate, flights: Flights) -> None:
+    evaluation = evaluate(flights.learnt(), slices=["carrier", "origin"])
+    report = flights.read(evaluation, "evaluation.json")
     assert evaluation.properties["blessed"] is report["blessed"] is True
     assert evaluation.properties["champion"] is None
     assert evaluation.rows == {
         split: RowCounts(counts.rows_out, counts.rows_out)
-        for split, counts in flights_prepared.rows.items()
+        for split, counts in flights.prepared.rows.items()
         if split != "train"
     }
     overall = report["splits"]["eval"]["candidate"]
@@ -166,36 +144,32 @@ def test_first_model_is_scored_overall_and_by_slice(
 
 
 @pytest.mark.slow
-def test_champion_is_scored_on_the_same_rows_and_decides(
-    evaluate: Any, champion: Any, shared_store: ArtifactStore, flights_model: Artifact, make_flights_model: Any
-) -> None:
-    guess = make_flights_model(steps=0)
-    better = evaluate(flights_model, model_name=champion(guess, "guesses"))
+def test_champion_is_scored_on_the_same_rows_and_decides(evaluate: Evaluate, flights: Flights) -> None:
+    guess, learnt = flights.learnt(0), flights.learnt()
+    better = evaluate.against(guess, "guesses", learnt)
     assert better.properties["blessed"] is True
     assert better.properties["champion"]["fingerprint"] == guess.fingerprint
-    inputs = shared_store.manifest(better.uri).inputs
+    inputs = flights.store.manifest(better.uri).inputs
     assert [each.fingerprint for each in inputs["champion"]] == [guess.fingerprint]
-    split = _report(shared_store, better)["splits"]["eval"]
+    split = flights.read(better, "evaluation.json")["splits"]["eval"]
     assert split["candidate"]["rows"] == split["champion"]["rows"]
     assert split["gain"]["difference"] == pytest.approx(split["candidate"]["auc"] - split["champion"]["auc"])
     assert split["gain"]["low"] > 0
-    worse = evaluate(guess, model_name=champion(flights_model, "learnt"), minimum={})
+    worse = evaluate.against(learnt, "learnt", guess, minimum={})
     assert worse.properties["blessed"] is False
     assert any("may be worse by more than 0.01: not allowed" in reason for reason in worse.properties["reasons"])
-    same = evaluate(flights_model, model_name="learnt")
+    same = evaluate(learnt, model_name="learnt")
     assert same.properties["blessed"] is False
     assert same.properties["reasons"] == ["the model is the champion already (version 1)"]
-    assert shared_store.manifest(same.uri).inputs.keys() == {"model", "examples"}
+    assert flights.store.manifest(same.uri).inputs.keys() == {"model", "examples"}
 
 
 @pytest.mark.parametrize("properties", [{}, {"synchronized": "yes"}])
 def test_model_without_proof_of_equal_ranks_is_never_blessed(
-    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, properties: dict[str, Any]
+    evaluate: Evaluate, flights: Flights, properties: dict[str, Any]
 ) -> None:
-    uri = shared_store.uri("tests", f"synchronized-{properties.get('synchronized')}", "train", "model")
-    with shared_store.create(uri, "model", Producer()) as writer:
-        shutil.copytree(shared_store.local(flights_model) / "saved_model", writer.path / "saved_model")
-        model = writer.commit(properties=properties)
+    saved_model = flights.store.local(flights.learnt()) / "saved_model"
+    model = flights.model(lambda folder: shutil.copytree(saved_model, folder), **properties)
     # What comes with the artifact's address does not count: the store's own record does.
     evaluation = evaluate(replace(model, properties={"synchronized": True}))
     assert evaluation.properties["blessed"] is False
@@ -204,22 +178,18 @@ def test_model_without_proof_of_equal_ranks_is_never_blessed(
 
 
 @pytest.mark.slow
-def test_retrained_champion_is_read_from_the_served_copy(
-    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, make_flights_model: Any, tmp_path: Path
-) -> None:
+def test_retrained_champion_is_read_from_the_served_copy(evaluate: Evaluate, flights: Flights, tmp_path: Path) -> None:
     """Clearing the task that trained the champion puts another model at its artifact's address."""
-    guess = make_flights_model(steps=0)
 
-    def train(saved_model: Path) -> Artifact:
-        with shared_store.create(shared_store.uri("tests", "january", "train", "model"), "model", Producer()) as writer:
-            shutil.copytree(saved_model, writer.path / "saved_model")
-            return writer.commit(properties=guess.properties)
+    def train(model: Artifact) -> Artifact:
+        saved_model = flights.store.local(model) / "saved_model"
+        copy = lambda folder: shutil.copytree(saved_model, folder)  # noqa: E731
+        return flights.model(copy, run_id="january", **flights.learnt(0).properties)
 
-    first = train(shared_store.local(guess) / "saved_model")
-    served = shutil.copytree(shared_store.local(first) / "saved_model", tmp_path / "models" / "1")
-    version = ServedVersion.of(first, 1, str(served), 100)
-    write_record(shared_store, "retrained", ModelRecord(champion=version))
-    again = train(shared_store.local(flights_model) / "saved_model")
+    first = train(flights.learnt(0))
+    served = shutil.copytree(flights.store.local(first) / "saved_model", tmp_path / "models" / "1")
+    flights.deploy(first, "retrained", path=str(served))
+    again = train(flights.learnt())
     assert again.uri == first.uri
     evaluation = evaluate(again, model_name="retrained")
     assert evaluation.metrics["eval_gain"] > 0.05
@@ -229,88 +199,50 @@ def test_retrained_champion_is_read_from_the_served_copy(
         evaluate(again, model_name="retrained")
 
 
-def test_existing_splits_are_evaluated(
-    evaluate: Any,
-    shared_store: ArtifactStore,
-    flights_model: Artifact,
-    flights_raw: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rows = flights_examples.months(flights_raw, 1, 1)
-    splits = {"train": rows.iloc[::50], "eval": rows.iloc[1::50]}
-    examples = flights_examples.write_examples(shared_store, splits, run_id="evaluate-no-newest")
+def test_existing_splits_are_evaluated(evaluate: Evaluate, flights: Flights, caplog: pytest.LogCaptureFixture) -> None:
+    rows = flights.months(1, 1)
+    examples = flights.examples({"train": rows.iloc[::50], "eval": rows.iloc[1::50]})
     with caplog.at_level(logging.INFO):
-        assert list(evaluate(flights_model, examples).rows) == ["eval"]
+        assert list(evaluate(flights.learnt(), examples).rows) == ["eval"]
     assert "Evaluating on the splits eval" in caplog.messages
-    alone = flights_examples.write_examples(shared_store, {"train": rows.iloc[::50]}, run_id="evaluate-train-alone")
-    with pytest.raises(BadInput, match=r"no split to evaluate on; it has train. Set eval_percent"):
-        evaluate(flights_model, alone)
 
 
-INVALID: list[tuple[dict[str, Any], str]] = [
-    ({"splits": ["eval", "test"]}, "no Parquet files of split 'test'; there are the splits eval, newest, train"),
-    ({"splits": []}, "splits is empty"),
-    ({"slices": ["month"]}, "there is no column 'month'; it has "),
-    ({"metric": "f1"}, "metric for the problem 'binary' is 'f1', expected one of auc, average_precision, accuracy, "),
-    (
-        {"max_regression": {"evla": 0.1}},
-        "split of max_regression is 'evla', expected one of eval, newest; did you mean",
-    ),
-    ({"minimum": {"recall": 0.5}}, "metric for the problem 'binary' is 'recall'"),
-]
+TEXTS = {"stops": [[1.0, 2.0]] * 30, "photo": [b"\xff"] * 30}
+UNUSABLE: list[tuple[Callable[[pd.DataFrame], dict[str, Any]] | None, dict[str, Any], str]] = [
+    (None, {"splits": ["eval", "test"]}, "no Parquet files of split 'test'; there are the splits eval, newest, train"),
+    (None, {"splits": []}, "splits is empty"),
+    (None, {"slices": ["month"]}, "there is no column 'month'; it has "),
+    (None, {"metric": "f1"}, "metric for the problem 'binary' is 'f1', expected one of auc, average_precision, accu"),
+    (None, {"max_regression": {"evla": 0.1}}, "split of max_regression is 'evla', expected one of eval, newest; did"),
+    (None, {"minimum": {"recall": 0.5}}, "metric for the problem 'binary' is 'recall'"),
+    (lambda rows: {"train": rows}, {}, r"no split to evaluate on; it has train. Set eval_percent"),
+    (lambda rows: {"eval": rows.assign(late=0)}, {}, "split 'eval': label 'late' is 0 in all 30 rows; an evaluation"),
+    (lambda rows: {"eval": rows.assign(late=7)}, {}, "split 'eval': label 'late' is 7 in a row, expected 0 or 1"),
+    (lambda rows: {"eval": rows.drop(columns="distance")}, {}, "no column 'distance', which the candidate model's sig"),
+    (lambda rows: {"eval": to_arrow(rows).slice(0, 0)}, {}, "split 'eval': no rows to evaluate on"),
+    (lambda rows: {"eval": rows.assign(**TEXTS)}, {"slices": ["carrier", "stops"]},
+     "column 'stops' of slices is list<.*expected one number, text or time in each"),
+    (lambda rows: {"eval": rows.assign(**TEXTS)}, {"slices": ["photo"]}, "column 'photo' of slices is no text"),
+]  # fmt: skip
+"""Examples of some flights if they are not the usual ones, arguments, and words of the refusal."""
 
 
-def test_invalid_arguments_are_named(evaluate: Any, flights_model: Artifact) -> None:
-    for params, words in INVALID:
+def test_unusable_arguments_and_examples_are_named(evaluate: Evaluate, flights: Flights) -> None:
+    for make, params, words in UNUSABLE:
+        examples = flights.examples(make(flights.months(1, 1).head(30))) if make else None
         with pytest.raises(BadInput, match=words):
-            evaluate(flights_model, **params)
+            evaluate(flights.learnt(), examples, **params)
 
 
-def test_slices_are_of_columns_with_texts(
-    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
-) -> None:
-    rows = flights_examples.months(flights_raw, 1, 1).iloc[::50]
-    stops, photo = [[1.0, 2.0]] * len(rows), [b"\xff"] * len(rows)
-    splits = dict.fromkeys(("train", "eval"), rows.assign(stops=stops, photo=photo))
-    examples = flights_examples.write_examples(shared_store, splits, run_id="evaluate-lists")
-    for name, words in (("stops", "is list<.*expected one number, text or time in each"), ("photo", "is no text")):
-        with pytest.raises(BadInput, match=rf"column '{name}' of slices {words}"):
-            evaluate(flights_model, examples, slices=["carrier", name])
-
-
-UNUSABLE = {
-    "one class": "split 'eval': label 'late' is 0 in all 30 rows; an evaluation needs both classes",
-    "label": "split 'eval': label 'late' is 7 in a row, expected 0 or 1",
-    "column": "there is no column 'distance', which the candidate model's signature has as float32",
-    "empty": "split 'eval': no rows to evaluate on",
-}
-
-
-def test_unusable_examples_are_named(
-    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
-) -> None:
-    first = flights_examples.months(flights_raw, 1, 1).head(30)
-    for change, words in UNUSABLE.items():
-        rows = first.drop(columns="distance") if change == "column" else first.copy()
-        rows["late"] = {"one class": 0, "label": 7}.get(change, rows["late"])
-        table = flights_examples.to_arrow(rows)
-        splits = {"eval": table.slice(0, 0) if change == "empty" else table}
-        examples = flights_examples.write_examples(shared_store, splits, run_id=f"evaluate-{change.replace(' ', '-')}")
-        with pytest.raises(BadInput, match=words):
-            evaluate(flights_model, examples, splits=["eval"])
-
-
-def test_a_model_that_answers_nan_fails(evaluate: Any, make_flights_model: Any) -> None:
+def test_a_model_that_answers_nan_fails(evaluate: Evaluate, flights: Flights) -> None:
     with pytest.raises(BadInput, match=r"the candidate model's probability is NaN or infinite in \d+ of \d+ rows"):
-        evaluate(make_flights_model(steps=1, flaw="nan"))
+        evaluate(flights.learnt(1, "nan"))
 
 
 @pytest.mark.slow
-def test_candidate_with_logits_fails_and_champion_with_logits_is_named(
-    evaluate: Any, flights_model: Artifact, make_flights_model: Any, champion: Any
-) -> None:
-    logits = make_flights_model(steps=20, flaw="logits")
+def test_candidate_with_logits_fails_and_champion_with_logits_is_named(evaluate: Evaluate, flights: Flights) -> None:
+    logits = flights.learnt(20, "logits")
     with pytest.raises(BadInput, match=r"the candidate model's probability is -\S+ to \S+, outside \[0, 1\] in \d+ of"):
         evaluate(logits)
-    evaluation = evaluate(flights_model, model_name=champion(logits, "logits"))
+    evaluation = evaluate.against(logits, "logits", flights.learnt())
     assert any("champion model's probability is" in reason for reason in evaluation.properties["reasons"])

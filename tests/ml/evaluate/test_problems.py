@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -13,15 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from echo_models import write_echo_model, write_function
+from echo_models import write_function
 from sklearn import metrics as sklearn
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
-from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.class_metrics import class_metrics
@@ -30,6 +25,7 @@ from airflow_hops.ml.metrics.leakage import TELLS, score_alone
 from airflow_hops.ml.metrics.metrics import Sample, calibration, resampled_difference, wilson
 from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ScoredModel
+from tests.ml.world import World
 
 ROWS = 600
 random = np.random.default_rng(5)
@@ -171,50 +167,30 @@ def test_random_average_precision_equals_share_of_positives() -> None:
 
 
 class Bench:
-    """Writes examples and models of the columns of a table, and evaluates."""
+    """Evaluates models of columns of a table."""
 
-    def __init__(self, store: ArtifactStore, run_stage: Any, folder: Path) -> None:
-        self.store, self.run_stage, self.folder = store, run_stage, folder
+    def __init__(self, world: World) -> None:
+        self.world = world
 
     def examples(self, columns: dict[str, Any], newest: dict[str, Any] | None = None, **properties: Any) -> Artifact:
         """Writes the split `eval`, and the split `newest` if it is given."""
-        splits = {"eval": columns, **({} if newest is None else {"newest": newest})}
-        described = ExamplesProperties(label="label", splits=tuple(splits), **properties)
-        with self.store.create(self.store.uri("tests", "run", "prepare", "examples"), "examples", Producer()) as writer:
-            for split, values in splits.items():
-                (writer.path / split).mkdir()
-                pq.write_table(pa.table(values), writer.path / split / "part-0.parquet")
-            rows = {split: RowCounts(len(values["label"]), len(values["label"])) for split, values in splits.items()}
-            return writer.commit(rows=rows, properties=described.to_dict())
+        return self.world.examples({"eval": columns, **({} if newest is None else {"newest": newest})}, **properties)
 
-    def model(
-        self,
-        name: str,
-        output: str,
-        columns: list[str],
-        *,
-        champion: bool = False,
-        more: dict[str, str] | None = None,
-        **properties: Any,
-    ) -> Artifact:
-        described = ModelProperties(label="label", synchronized=True, **properties)
-        with self.store.create(self.store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-            write_echo_model(writer.path / "saved_model", output, columns, more)
-            model = writer.commit(properties=described.to_dict())
-        if champion:
-            write_record(self.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
-        return model
+    def model(self, output: str, columns: list[str], more: dict[str, str] | None = None, **properties: Any) -> Artifact:
+        return self.world.echo(output, columns, more, label="label", synchronized=True, **properties)
+
+    def deploy(self, *model: Any, **properties: Any) -> None:
+        """Makes a model the champion."""
+        self.world.deploy(self.model(*model, **properties))
 
     def evaluate(self, model: Artifact, examples: Artifact, **params: Any) -> tuple[Artifact, Any]:
-        inputs = {"model": model, "examples": examples}
-        params = {"model_name": "served", **params}
-        result = self.run_stage(stage.run, kind="evaluation", inputs=inputs, **params)
-        return result, json.loads((self.store.local(result) / "evaluation.json").read_text())
+        result = self.world.run(stage, model=model, examples=examples, **{"model_name": "served", **params})
+        return result, self.world.read(result, "evaluation.json")
 
 
 @pytest.fixture
-def bench(store: ArtifactStore, run_stage: Any, tmp_path: Path) -> Bench:
-    return Bench(store, run_stage, tmp_path)
+def bench(world: World) -> Bench:
+    return Bench(world)
 
 
 def test_too_good_result_warns_with_the_feature(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -222,13 +198,13 @@ def test_too_good_result_warns_with_the_feature(bench: Bench, caplog: pytest.Log
     honest, leaking = random.uniform(0.2, 0.8, 400), np.where(labels == 1, 0.9, 0.1) + random.uniform(0, 0.09, 400)
     columns = {"label": labels, "honest": honest, "refund": leaking}
     examples = bench.examples(columns)
-    result, report = bench.evaluate(bench.model("leaks", "probability", ["refund"]), examples)
+    result, report = bench.evaluate(bench.model("probability", ["refund"]), examples)
     assert report["blessed"] is True
     warning = report["reasons"][0]
     assert warning.startswith("warning: eval: auc 1.0000 is too good to be true of most tasks; 'refund' alone predicts")
     assert result.properties["reasons"][0] == warning
     assert [record.levelname for record in caplog.records if record.message == warning] == ["WARNING"]
-    _, report = bench.evaluate(bench.model("honest", "probability", ["honest"]), examples, minimum={})
+    _, report = bench.evaluate(bench.model("probability", ["honest"]), examples, minimum={})
     assert not [reason for reason in report["reasons"] if reason.startswith("warning")]
 
 
@@ -250,7 +226,7 @@ def test_perfect_result_on_few_rows_warns_of_a_copy_alone(bench: Bench, problem:
         sum_of_two = {"half": label / 2 - (noise := random.normal(0, 0.2, rows)), "rest": noise + label / 2}
         for columns, features in (({"copy": label + 0.0}, ["copy"]), ({"sure": label + 0.0, **sum_of_two}, ["sure"])):
             examples = bench.examples({"label": label, **columns}, problem=problem)
-            _, report = bench.evaluate(bench.model("copy", output, features), examples)
+            _, report = bench.evaluate(bench.model(output, features), examples)
             assert report["reasons"][0].startswith("warning: eval: "), report["reasons"]
             assert f"{features[0]!r} alone predicts the label" in report["reasons"][0]
 
@@ -267,8 +243,8 @@ def test_a_regression_is_judged_in_the_units_of_its_label(
     site = np.where(np.arange(ROWS) % 3 == 0, "north", "south")
     columns = {"label": NUMBERS, "near": GUESSES, "far": far, "site": site, "heavy": WEIGHTS}
     examples = bench.examples(columns, problem="regression", weight="heavy")
-    bench.model("old", "prediction", ["far"], champion=True, problem="regression")
-    candidate = bench.model("new", "prediction", ["near"], problem="regression")
+    bench.deploy("prediction", ["far"], problem="regression")
+    candidate = bench.model("prediction", ["near"], problem="regression")
     metrics = {"cost": ["hangar_costs:cost", "lower"]}
     result, report = bench.evaluate(
         candidate, examples, slices=["site"], metrics=metrics, minimum={"cost": 20, "r2": 0}
@@ -300,8 +276,8 @@ def test_classes_are_compared_by_name(bench: Bench) -> None:
     pair = SHARES[:, :2] / SHARES[:, :2].sum(axis=1, keepdims=True)
     columns = {"label": CLASSES, **p, "a_or": 0.7 * pair[:, 0] + 0.15, "or_b": 0.7 * pair[:, 1] + 0.15}
     examples = bench.examples(columns, problem="multiclass", classes=tuple(names))
-    bench.model("old", "probabilities", ["or_b", "a_or"], champion=True, problem="multiclass", classes=("b", "a"))
-    candidate = bench.model("new", "probabilities", ["c", "a", "b"], problem="multiclass", classes=("c", "a", "b"))
+    bench.deploy("probabilities", ["or_b", "a_or"], problem="multiclass", classes=("b", "a"))
+    candidate = bench.model("probabilities", ["c", "a", "b"], problem="multiclass", classes=("c", "a", "b"))
     _, report = bench.evaluate(candidate, examples, min_improvement=None, max_regression=1.0)
     overall = report["splits"]["eval"]
     assert overall["candidate"]["log_loss"] == pytest.approx(sklearn.log_loss(CLASSES, SHARES), rel=1e-5)
@@ -320,8 +296,8 @@ def test_classes_are_compared_by_name(bench: Bench) -> None:
 def test_second_class_name_is_positive(bench: Bench) -> None:
     labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
     examples = bench.examples({"label": labels, "p": p, "q": 1 - p}, problem="binary", classes=("no", "yes"))
-    bench.model("old", "probability", ["q"], champion=True, problem="binary", classes=("yes", "no"))
-    candidate = bench.model("new", "probability", ["p"], problem="binary", classes=("no", "yes"))
+    bench.deploy("probability", ["q"], problem="binary", classes=("yes", "no"))
+    candidate = bench.model("probability", ["p"], problem="binary", classes=("no", "yes"))
     report = bench.evaluate(candidate, examples)[1]
     assert any(
         "gives the probability of 'yes', and the champion that of 'no'" in reason for reason in report["reasons"]
@@ -346,8 +322,8 @@ def parcels(bench: Bench) -> Artifact:
 
 def test_first_label_decides_and_further_label_has_metrics(bench: Bench, parcels: Artifact) -> None:
     reports = {"problem": "binary", "more_labels": MORE}
-    bench.model("old", "probability", ["p"], champion=True, more={"minutes_prediction": "guess"}, **reports)
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "off"}, **reports)
+    bench.deploy("probability", ["p"], {"minutes_prediction": "guess"}, **reports)
+    candidate = bench.model("probability", ["p"], {"minutes_prediction": "off"}, **reports)
     result, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})
     minutes = report["more_labels"]["minutes"]
     assert (minutes["problem"], minutes["rule"]["metric"], minutes["rule"]["minimum"]) == (
@@ -369,12 +345,12 @@ def test_first_label_decides_and_further_label_has_metrics(bench: Bench, parcels
 
 def test_missing_output_for_a_further_label_is_reported(bench: Bench, parcels: Artifact) -> None:
     reports = {"problem": "binary", "more_labels": MORE}
-    bench.model("old", "probability", ["p"], champion=True, problem="binary")
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, **reports)
+    bench.deploy("probability", ["p"], problem="binary")
+    candidate = bench.model("probability", ["p"], {"minutes_prediction": "guess"}, **reports)
     report = bench.evaluate(candidate, parcels, min_improvement=None)[1]
     assert report["more_labels"]["minutes"]["splits"]["eval"]["champion"] is None
     assert "minutes: not compared, as the champion does not predict it" in report["reasons"]
-    bare = bench.model("bare", "probability", ["p"], problem="binary")
+    bare = bench.model("probability", ["p"], problem="binary")
     report = bench.evaluate(bare, parcels, min_improvement=None)[1]
     assert "more_labels" not in report
     assert "minutes: not evaluated, as the model does not predict it" in report["reasons"]
@@ -388,8 +364,8 @@ def test_champion_with_another_problem_is_reported_not_shown(bench: Bench, parce
         ("minutes_probabilities", SEVERAL, "output 'minutes_probabilities' has shape [None]; expected [batch, "),
     ):
         declared: dict[str, Any] = {"problem": "binary", "more_labels": {"minutes": theirs}}
-        bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, **declared)
-        candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+        bench.deploy("probability", ["p"], {output: "guess"}, **declared)
+        candidate = bench.model("probability", ["p"], {"minutes_prediction": "guess"}, more_labels=MORE)
         report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
         assert report["blessed"] and report["splits"]["eval"]["champion"]
         figures = report["more_labels"]["minutes"]["splits"]["eval"]
@@ -401,7 +377,7 @@ def test_champion_with_another_problem_is_reported_not_shown(bench: Bench, parce
 def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> None:
     columns = {"label": LATE, "minutes": np.full(ROWS, 7.0), "p": SHARES[:, 1], "guess": GUESSES}
     examples = bench.examples(columns, problem="binary", more_labels=MORE)
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+    candidate = bench.model("probability", ["p"], {"minutes_prediction": "guess"}, more_labels=MORE)
     report = bench.evaluate(candidate, examples)[1]
     assert report["blessed"] and "more_labels" not in report
     expected = "minutes: not evaluated: split 'eval': label 'minutes' is 7 in all 600 rows; an evaluation needs"
@@ -411,7 +387,7 @@ def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> 
 
 
 def test_condition_on_unknown_label_or_metric_is_refused(bench: Bench, parcels: Artifact) -> None:
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+    candidate = bench.model("probability", ["p"], {"minutes_prediction": "guess"}, more_labels=MORE)
     for name, words in (
         ("minuts/rmse", "minimum names 'minuts/rmse', but the further labels of the examples are 'minutes'"),
         ("minutes/auc", "further label 'minutes': metric for the problem 'regression' is 'auc', expected"),
@@ -440,15 +416,14 @@ def test_contradictory_arguments_are_named(bench: Bench, case: str) -> None:
     columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
     columns |= {name: np.full(ROWS, share) for name, share in {"p": 0.25, "q": 0.25, "r": 0.5, "s": 0.0}.items()}
 
-    def write(name: str, model: Any, **more: Any) -> Artifact:
-        output, properties = model
-        count = len(properties.get("classes", "abc")) if output == "probabilities" else 1
-        return bench.model(name, output, list("pqrs")[:count], **properties, **more)
+    def model_of(output: str, properties: dict[str, Any]) -> tuple[str, list[str]]:
+        return output, list("pqrs")[: len(properties.get("classes", "abc")) if output == "probabilities" else 1]
 
     if champion:
-        write("old", champion, champion=True)
+        bench.deploy(*model_of(*champion), **champion[1])
+    model = bench.model(*model_of(*candidate), **candidate[1])
     with pytest.raises(BadInput, match=words):
-        bench.evaluate(write("new", candidate), bench.examples(columns, **examples), **params)
+        bench.evaluate(model, bench.examples(columns, **examples), **params)
 
 
 def test_model_with_wrong_output_shape_is_refused(tmp_path: Path) -> None:
@@ -465,7 +440,7 @@ def test_model_with_wrong_output_shape_is_refused(tmp_path: Path) -> None:
 
 
 def test_regression_labels_must_be_finite_and_differ(bench: Bench) -> None:
-    model = bench.model("new", "prediction", ["p"], problem="regression")
+    model = bench.model("prediction", ["p"], problem="regression")
     cases = (
         (np.full(9, 3.0), "label 'label' is 3 in all 9 rows; an evaluation needs labels that differ"),
         (np.array([1.0, np.nan]), "label 'label' is nan in a row, expected a finite number"),
@@ -477,13 +452,10 @@ def test_regression_labels_must_be_finite_and_differ(bench: Bench) -> None:
 
 def test_candidate_with_another_input_type_is_named(bench: Bench) -> None:
     columns = {"label": LATE, "p": SHARES[:, 1]}
-    bench.model("old", "probability", ["p"], champion=True, problem="binary")
-    uri = bench.store.uri("tests", "run", "new", "model")
-    with bench.store.create(uri, "model", Producer()) as writer:
-        serve = lambda p: {"probability": tf.cast(p, tf.float32)}  # noqa: E731
-        write_function(writer.path / "saved_model", serve, p=tf.float64)
-        properties = ModelProperties(label="label", synchronized=True, problem="binary")
-        candidate = writer.commit(properties=properties.to_dict())
+    bench.deploy("probability", ["p"], problem="binary")
+    serve = lambda p: {"probability": tf.cast(p, tf.float32)}  # noqa: E731
+    facts = {"label": "label", "synchronized": True, "problem": "binary"}
+    candidate = bench.world.served_function(serve, {"p": tf.float64}, **facts)
     report = bench.evaluate(candidate, bench.examples(columns, problem="binary"))[1]
     expected = "the model takes 'p' as double [?] and not float [?], unlike the champion: it cannot be its canary"
     assert expected in report["reasons"]
@@ -523,8 +495,8 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_champion_that_cannot_read_the_rows_is_named(bench: Bench, change: str) -> None:
-    bench.model("old", "probability", ["note"], champion=True, problem="binary")
-    candidate = bench.model("new", "probability", ["p"], problem="binary")
+    bench.deploy("probability", ["note"], problem="binary")
+    candidate = bench.model("probability", ["p"], problem="binary")
     p = np.clip(LATE * 0.8 + 0.1, 0, 1).astype(np.float32)
     note = CHANGES[change](SHARES[:, 1].astype(np.float32))
     columns = {"p": p, "label": LATE, **({} if note is None else {"note": note})}
@@ -545,7 +517,7 @@ def test_empty_split_is_named(bench: Bench, problem: str) -> None:
     label = LATE if problem == "binary" else NUMBERS
     columns = {"label": label, "p": SHARES[:, 1]}
     none = {name: values[:0] for name, values in columns.items()}
-    model = bench.model("new", "probability" if problem == "binary" else "prediction", ["p"], problem=problem)
+    model = bench.model("probability" if problem == "binary" else "prediction", ["p"], problem=problem)
     for first, second, name in ((columns, none, "newest"), (none, columns, "eval")):
         with pytest.raises(BadInput, match=f"split '{name}': no rows to evaluate on"):
             bench.evaluate(model, bench.examples(first, second, problem=problem))
@@ -556,8 +528,8 @@ def test_copies_of_rows_count_once(bench: Bench) -> None:
     gains = []
     for times in (1, 20):
         rows = np.repeat(np.arange(60), times)
-        bench.model("old", "probability", ["q"], champion=True, problem="binary")
-        candidate = bench.model("new", "probability", ["p"], problem="binary")
+        bench.deploy("probability", ["q"], problem="binary")
+        candidate = bench.model("probability", ["p"], problem="binary")
         examples = bench.examples({"label": LATE[rows], "p": p[rows], "q": q[rows]}, problem="binary")
         gain = bench.evaluate(candidate, examples)[1]["splits"]["eval"]["gain"]
         gains.append([gain["difference"], gain["low"], gain["high"]])

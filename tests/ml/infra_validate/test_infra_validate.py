@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from echo_models import write_echo_model
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import infra_validate
-from airflow_hops.ml.step.context import StepContext
-from tests import flights_examples
 from tests.ml.forked_servers import running_fork
+from tests.ml.world import Flights
 
 pytestmark = pytest.mark.server
 
@@ -31,52 +27,34 @@ Validate = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="module")
-def model(run_shared_stage: Callable[..., Any]) -> Artifact:
+def model(flights: Flights) -> Artifact:
     """A model whose probability is the column ``x``; it has a further output for ``gaps``."""
-
-    def write(context: StepContext) -> Artifact:
-        with context.output() as writer:
-            write_echo_model(writer.path / "saved_model", "probability", ["x"], {"more": "gaps"})
-            return writer.commit(properties={"label": "late", "problem": "binary", "signature": "serving_default"})
-
-    return run_shared_stage(write, kind="model")
+    facts = {"label": "late", "problem": "binary", "signature": "serving_default"}
+    return flights.echo("probability", ["x"], {"more": "gaps"}, **facts)
 
 
 @pytest.fixture(scope="module")
-def validate(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Validate:
-    """Runs the stage; a failure leaves no artifact, and whatever happens, no server of it is left."""
+def validate(flights: Flights) -> Validate:
+    """Runs the stage; whatever happens, no server of it is left."""
     frame = pd.DataFrame({"x": np.linspace(0, 1, 60, dtype=np.float32), "gaps": [1.0, None] * 30, "late": [0, 1] * 30})
-    examples = flights_examples.write_examples(
-        shared_store, {"train": frame, "eval": frame}, run_id="infra-validate", key=None, time=None
-    )
+    examples = flights.examples({"train": frame, "eval": frame}, key=None, time=None)
 
     def run(model: Artifact, **params: Any) -> Artifact:
-        inputs = {"model": model, "examples": examples}
-        run_id = f"infra-validate-{next(numbers)}"
         children = psutil.Process().children(recursive=True)  # such as the servers of fixtures
         try:
-            artifact: Artifact = run_shared_stage(
-                infra_validate.run, kind="infra_blessing", inputs=inputs, run_id=run_id, **params
-            )
-        except HopsError:
-            producer = Producer("tests", run_id, "infra_blessing")
-            assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
-            raise
+            artifact: Artifact = flights.run(infra_validate, model=model, examples=examples, **params)
         finally:
             started = set(psutil.Process().children(recursive=True)) - set(children)
             assert not [each for each in started if "airflow_hops.serving" in each.cmdline()]
         return artifact
 
-    numbers = count()
     return run
 
 
-def test_served_model_is_blessed_with_its_latencies(
-    validate: Validate, shared_store: ArtifactStore, model: Artifact
-) -> None:
+def test_served_model_is_blessed_with_its_latencies(validate: Validate, flights: Flights, model: Artifact) -> None:
     artifact = validate(model, requests=12)
     assert artifact.properties == {"blessed": True}
-    result = json.loads((shared_store.local(artifact) / "infra_validation.json").read_text())
+    result = flights.read(artifact, "infra_validation.json")
     assert 8 <= result["rows"] <= 12 and result["requests"] == 2 * (result["rows"] + 1)
     assert result["largest_difference"] < 1e-5
     for api in ("grpc", "rest"):
@@ -85,16 +63,17 @@ def test_served_model_is_blessed_with_its_latencies(
 
 
 def test_damaged_saved_model_fails_with_the_servers_message(
-    validate: Validate, shared_store: ArtifactStore, model: Artifact, monkeypatch: pytest.MonkeyPatch
+    validate: Validate, flights: Flights, model: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(infra_validate, "running_module", running_fork)
-    with shared_store.create(shared_store.uri("tests", "damaged", "train", "model"), "model", Producer()) as writer:
-        target = writer.path / "saved_model"
-        shutil.copytree(shared_store.local(model) / "saved_model", target)
-        graph = target / "saved_model.pb"
+
+    def write(folder: Path) -> None:
+        shutil.copytree(flights.store.local(model) / "saved_model", folder)
+        graph = folder / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[: graph.stat().st_size // 2])
-        damaged = writer.commit()
-    with pytest.raises(BadInput, match=r"the model server does not load the model: .*/damaged/train/model/") as failed:
+
+    damaged = flights.model(write, run_id="damaged")
+    with pytest.raises(BadInput, match=r"the model server does not load the model: .*/damaged/model/") as failed:
         validate(damaged)
     assert "saved_model.pb" in str(failed.value)
 

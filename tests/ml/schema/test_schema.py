@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,14 @@ import pyarrow as pa
 import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
 from airflow_hops.ml.schema import stage as schema
 from airflow_hops.ml.schema.comparators import compared_features
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics import stage as feature_statistics
 from tests import flights_examples
+from tests.ml.world import Flights, World
 
 
 class Inferred:
@@ -43,8 +41,8 @@ class Inferred:
 
 
 @pytest.fixture(scope="module")
-def inferred(shared_store: ArtifactStore, flights_schema: Artifact) -> Inferred:
-    return Inferred(load_schema(shared_store.local(flights_schema) / SCHEMA_FILE))
+def inferred(flights: Flights) -> Inferred:
+    return Inferred(load_schema(flights.store.local(flights.schema) / SCHEMA_FILE))
 
 
 def test_schema_has_types_domains_presence_and_comparators(inferred: Inferred) -> None:
@@ -74,13 +72,10 @@ def test_regression_label_stays_numeric_with_only_0_and_1(
     assert ((domain.min, domain.max) if label.HasField("float_domain") else None) == bounds
 
 
-def test_thresholds_come_from_the_arguments(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
-) -> None:
+def test_thresholds_come_from_the_arguments(flights: Flights) -> None:
     comparators = {"carrier": {"infinity_norm": 0.01}, "temp": {"jensen_shannon": 0.3}, "dest": {"distance": 0.2}}
-    params = {"distance": 0.1, "comparators": comparators}
-    result = run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics}, **params)
-    inferred = Inferred(load_schema(shared_store.local(result) / SCHEMA_FILE))
+    result = flights.run(schema, statistics=flights.statistics, distance=0.1, comparators=comparators)
+    inferred = Inferred(load_schema(flights.store.local(result) / SCHEMA_FILE))
     assert inferred.thresholds("carrier")[0] == ("infinity_norm", 0.01)
     assert inferred.thresholds("temp")[1] == ("jensen_shannon_divergence", 0.3)
     thresholds = compared_features(inferred.schema, "skew")
@@ -102,45 +97,29 @@ def test_thresholds_come_from_the_arguments(
         ({"environments": {"SERVING": ["lat"]}}, r"environments\['SERVING'\]: feature 'lat' is not in the statistics"),
     ],
 )
-def test_bad_thresholds_give_a_clear_error_and_no_artifact(
-    run_shared_stage: Callable[..., Any],
-    shared_store: ArtifactStore,
-    flights_statistics: Artifact,
-    params: dict[str, Any],
-    words: str,
-) -> None:
+def test_bad_thresholds_are_named(flights: Flights, params: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        run_shared_stage(
-            schema.run, kind="schema", inputs={"statistics": flights_statistics}, run_id="refused", **params
-        )
-    assert not shared_store.exists(shared_store.address(Producer("tests", "refused", "schema"), "schema"))
+        flights.run(schema, statistics=flights.statistics, **params)
 
 
 @pytest.mark.parametrize(
     ("split", "words"), [("eval", "no statistics of the split 'train'"), ("train", "label 'late' is not in")]
 )
-def test_statistics_without_a_train_split_or_the_label_are_refused(
-    run_stage: Callable[..., Any], store: ArtifactStore, split: str, words: str
-) -> None:
-    examples = flights_examples.write_examples(store, {split: pa.table({"x": [1, 2]})})
-    result = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+def test_statistics_without_a_train_split_or_the_label_are_refused(world: World, split: str, words: str) -> None:
+    statistics = world.run(feature_statistics, examples=world.examples({split: {"x": [1, 2]}}, label="late"))
     with pytest.raises(BadInput, match=words):
-        run_stage(schema.run, kind="schema", inputs={"statistics": result})
+        world.run(schema, statistics=statistics)
 
 
-def test_schema_is_inferred_from_a_source(run_stage: Callable[..., Any], tmp_path: Path) -> None:
+def test_schema_is_inferred_from_a_source(world: World, tmp_path: Path) -> None:
     (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
     source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
-    result = run_stage(feature_statistics.run, kind="statistics", source=source)
-    assert run_stage(schema.run, kind="schema", inputs={"statistics": result}).properties["features"] == [
-        "carrier", "delay",
-    ]  # fmt: skip
+    result = world.run(schema, statistics=world.run(feature_statistics, source=source))
+    assert result.properties["features"] == ["carrier", "delay"]
 
 
-def test_the_step_returns_a_frozen_schema_untouched(
-    run_shared_stage: Callable[..., Any], flights_statistics: Artifact
-) -> None:
-    step = {"kind": "schema", "inputs": {"statistics": flights_statistics}, "run_id": "frozen"}
-    first = run_shared_stage(schema.run, **step)
-    again = run_shared_stage(schema.run, distance=0.9, **step)
+def test_the_step_returns_a_frozen_schema_untouched(flights: Flights) -> None:
+    first, again = (
+        flights.run(schema, statistics=flights.statistics, run_id="frozen", distance=value) for value in (0.05, 0.9)
+    )
     assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)

@@ -17,15 +17,14 @@ from statistics_equality import CASES, HAS_SQL, QUERY, by_beam, cases, compare, 
 from tensorflow_data_validation.utils.quantiles_util import generate_equi_width_histogram
 from tfx_bsl.public.proto.slicing_spec_pb2 import SlicingConfig, SlicingSpec
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.statistics.histograms import equi_width_histogram
 from airflow_hops.ml.statistics.sample import load_sample
 from airflow_hops.ml.statistics.summary import summarize
 from tests import flights_examples
+from tests.ml.world import Flights, World
 
 
 def check_equal(folder: Path, case: str, theirs: Any) -> None:
@@ -112,21 +111,22 @@ def _summary_and_memory(path: Path) -> tuple[Any, int]:
     return summary, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
 
 
-def test_artifact_has_protos_and_equal_json(flights_statistics: Artifact, shared_store: ArtifactStore) -> None:
-    folder = shared_store.local(flights_statistics)
+def test_artifact_has_protos_and_equal_json(flights: Flights) -> None:
+    statistics = flights.statistics
+    folder = flights.store.local(statistics)
     files = ("FeatureStats.pb", "page.jsonl", "page_rows.bin", "sample.parquet", "statistics.json")
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == {
         "manifest.json", *(f"{split}/{file}" for split in ("train", "eval") for file in files),
     }  # fmt: skip
-    assert flights_statistics.properties == {
+    assert statistics.properties == {
         "splits": ["train", "eval"], "label": "late", "key": "flight_id", "time": "scheduled_at", "window": None,
     }  # fmt: skip
     names = {"late", "scheduled_at", *flights_examples.FEATURES}
     sample = load_sample(folder / "train")
     assert sample is not None
-    assert (sample.num_rows, {*sample.column_names}) == (flights_statistics.rows["train"].rows_out, names)
+    assert (sample.num_rows, {*sample.column_names}) == (statistics.rows["train"].rows_out, names)
     twin = json.loads((folder / "train" / "statistics.json").read_text())
-    assert twin["rows"] == flights_statistics.rows["train"].rows_out > 15_000
+    assert twin["rows"] == statistics.rows["train"].rows_out > 15_000
     assert set(twin["features"]) == names
     temp, origin = twin["features"]["temp"], twin["features"]["origin"]
     assert temp["type"] == "FLOAT"
@@ -148,14 +148,6 @@ def _no_rows(folder: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), folder / "part-0.parquet")
 
 
-def _damaged(store: ArtifactStore, damage: Callable[[Path], None], **committed: Any) -> Artifact:
-    """Examples of one split, ``train``, whose folder something has been done to."""
-    with store.create(store.uri("tests", "bad", "examples"), "examples", Producer()) as writer:
-        (writer.path / "train").mkdir()
-        damage(writer.path / "train")
-        return writer.commit(**committed, properties={**flights_examples.PROPERTIES, "splits": ["train"]})
-
-
 @pytest.mark.parametrize(
     ("damage", "params", "words"),
     [
@@ -165,10 +157,11 @@ def _damaged(store: ArtifactStore, damage: Callable[[Path], None], **committed: 
         (_no_rows, {"splits": ["newest"]}, "there is no split 'newest'"),
     ],
 )
-def test_bad_examples_give_a_clear_error_and_no_artifact(
-    run_stage: Callable[..., Any], store: ArtifactStore, damage: Any, params: dict[str, Any], words: str
-) -> None:
-    step = {"kind": "statistics", "inputs": {"examples": _damaged(store, damage)}, "run_id": "bad"}
+def test_bad_examples_are_named(world: World, damage: Any, params: dict[str, Any], words: str) -> None:
+    def write(folder: Path) -> None:
+        (folder / "train").mkdir()
+        damage(folder / "train")
+
+    examples = world.artifact("examples", write, label="late", splits=["train"])
     with pytest.raises(BadInput, match=words):
-        run_stage(feature_statistics.run, **step, **params)
-    assert not store.exists(store.address(Producer("tests", "bad", "statistics"), "statistics"))
+        world.run(feature_statistics, examples=examples, **params)

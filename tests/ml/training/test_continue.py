@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,21 @@ import pytest
 import skops.io
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
 from airflow_hops.ml.models.champion import Champion, keep_trained
-from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.session import Session
 from airflow_hops.ml.training.shares import ExamplesSource
 from airflow_hops.ml.training.stage.continuing import champion_of, check_inputs
 from tests.ml.training.trainings import Trainings
+from tests.ml.world import World
 
 
 def weights(trainings: Trainings, model: Artifact) -> Path:
@@ -101,48 +100,42 @@ def test_other_inputs_of_the_continued_model_are_refused() -> None:
     check_inputs(champion, {"model": {"inputs": ["b", "a"]}})
 
 
-class Examples:
-    """Writes examples and models of them, with what a case changes."""
+def write_examples(
+    world: World,
+    *,
+    scale: float = 2.0,
+    output: str = "x",
+    figures: Mapping[str, Any] = {},
+    columns: Mapping[str, str] | None = None,
+    **properties: Any,
+) -> Artifact:
+    """Writes examples, with what a case changes: transformed ones, or of columns."""
+    facts = {"label": "late", "key": "id", "problem": "binary", **properties}
+    if columns is not None:
+        return world.artifact("examples", lambda folder: (folder / "rows").write_text(""), columns=columns, **facts)
+    constants = Constants(statistics_pb2.DatasetFeatureStatistics())
+    traced = trace_transform(lambda f, _: {output: f["a"] / scale}, {"a": "float32"}, constants)
+    specs = FeatureSpecs({"a": "float32"}, "late", "id", None, traced.outputs)
 
-    def __init__(self, store: ArtifactStore) -> None:
-        self.store = store
+    def write(folder: Path) -> None:
+        traced.save(folder / "transform_graph")
+        (folder / "features.json").write_text(specs.to_json())
+        (folder / "constants.json").write_text(json.dumps(figures))
 
-    def __call__(
-        self,
-        name: str,
-        *,
-        scale: float = 2.0,
-        output: str = "x",
-        figures: Mapping[str, Any] = {},
-        columns: Mapping[str, str] | None = None,
-        **properties: Any,
-    ) -> Artifact:
-        kind = "examples" if columns else "transformed_examples"
-        producer = Producer("tests", name, "transform")
-        with self.store.create(self.store.address(producer, kind), kind, producer) as writer:
-            facts = {"label": "late", "key": "id", "problem": "binary", **properties}
-            if columns is None:
-                constants = Constants(statistics_pb2.DatasetFeatureStatistics())
-                traced = trace_transform(lambda f, _: {output: f["a"] / scale}, {"a": "float32"}, constants)
-                traced.save(writer.path / "transform_graph")
-                specs = FeatureSpecs({"a": "float32"}, "late", "id", None, traced.outputs)
-                (writer.path / "features.json").write_text(specs.to_json())
-                (writer.path / "constants.json").write_text(json.dumps(figures))
-                facts |= {"features": ["a"], "outputs": {n: o.to_dict() for n, o in traced.outputs.items()}}
-            else:
-                (writer.path / "rows").write_text(name)
-                facts |= {"columns": columns}
-            return writer.commit(properties=facts)
+    facts |= {"features": ["a"], "outputs": {name: each.to_dict() for name, each in traced.outputs.items()}}
+    return world.artifact("transformed_examples", write, **facts)
 
-    def model(self, name: str, examples: Artifact, folder: str = "trained") -> Artifact:
-        producer = Producer("tests", name, "train")
-        address = self.store.address(producer, "model")
-        with self.store.create(address, "model", producer, inputs={"examples": (examples,)}) as writer:
-            (writer.path / folder).mkdir()
-            (writer.path / folder / "state.pt").write_text(name)
-            names = ("label", "key", "problem")
-            facts = {each: examples.properties[each] for each in names}
-            return writer.commit(properties={**facts, "framework": "torch", "inputs": ["a", "b"]})
+
+def write_model(world: World, examples: Artifact, name: str = "trained/state.pt") -> Artifact:
+    """Writes a model of examples that holds one file."""
+
+    def write(folder: Path) -> None:
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("champion")
+
+    facts = {each: examples.properties[each] for each in ("label", "key", "problem")}
+    facts |= {"framework": "torch", "inputs": ["a", "b"]}
+    return world.artifact("model", write, made_from={"examples": (examples,)}, **facts)
 
 
 COLUMNS = {"a": "float", "b": "int64", "c": "string"}
@@ -164,13 +157,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_champion_fits_or_is_refused_by_name(
-    case: str, store: ArtifactStore, tmp_path: Path, make_context: Any
-) -> None:
+def test_champion_fits_or_is_refused_by_name(case: str, world: World) -> None:
     old, new, expected = CASES[case]
-    examples = Examples(store)
-    model = examples.model("champion", examples("before", **old))
-    champion = find(make_context, model, examples("now", **new))
+    model = write_model(world, write_examples(world, **old))
+    champion = find(world, model, write_examples(world, **new))
     assert expected in champion.problem and bool(expected) == bool(champion.problem)
     if expected:
         with pytest.raises(
@@ -181,21 +171,19 @@ def test_champion_fits_or_is_refused_by_name(
         assert (champion.folder / "state.pt").read_text() == "champion" and champion.is_continued
 
 
-def test_champion_without_its_model_is_refused(store: ArtifactStore, make_context: Any) -> None:
-    examples = Examples(store)
-    now = examples("now")
-    served_only = find(make_context, examples.model("old", now, folder="onnx"), now)
+def test_champion_without_its_model_is_refused(world: World) -> None:
+    examples = write_examples(world)
+    served_only = find(world, write_model(world, examples, "onnx/state.pt"), examples)
     assert "it was trained without continue_from" in served_only.problem
-    model = examples.model("champion", now)
-    store.remove_folder(model.uri)
-    assert "no artifact found" in find(make_context, model, now).problem
+    model = write_model(world, examples)
+    world.store.remove_folder(model.uri)
+    assert "no artifact found" in find(world, model, examples).problem
 
 
-def find(make_context: Callable[..., StepContext], model: Artifact, examples: Artifact) -> Champion:
-    context = make_context(champion=model)
+def find(world: World, model: Artifact, examples: Artifact) -> Champion:
     options = TrainingOptions(train="a:b", continue_from="late", champion_version=4)
-    manifest = context.store.manifest(examples.uri)
-    champion = champion_of(context, options, manifest, context.store.local(examples))
+    manifest = world.store.manifest(examples.uri)
+    champion = champion_of(world.context(champion=model), options, manifest, world.store.local(examples))
     assert champion is not None
     return champion
 

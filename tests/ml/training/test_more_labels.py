@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from more_labels_functions import CAUSES
-from server_process import ServerProcess
+from server_process import ServerProcess, write_models
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from tensorflow_metadata.proto.v0.statistics_pb2 import DatasetFeatureStatisticsList
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties, SchemaProperties
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api.client import ModelServerClient
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.samples import Sample
@@ -30,11 +28,10 @@ from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.prepare import stage as prepare
 from airflow_hops.ml.rollout.answers import read_captured
 from airflow_hops.ml.schema import classes_of, load_schema
-from airflow_hops.ml.schema import stage as schema
-from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.validation import stage as validation
 from airflow_hops.ml.validation.validate import list_anomalies, validate_statistics
 from tests.ml.training.trainings import Trainings, transform_examples
+from tests.ml.world import Flights
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -48,7 +45,6 @@ OPTIONS = {
     "more_labels": {"minutes": "regression", "cause": CAUSES},
 }
 OUTPUTS = {"probability", "minutes_prediction", "cause_probabilities", "cause_class"}
-Run = Callable[..., Artifact]
 
 
 def parcels(rows: int = ROWS) -> pa.Table:
@@ -71,27 +67,16 @@ def parcels(rows: int = ROWS) -> pa.Table:
     )
 
 
-def snapshot(store: ArtifactStore, table: pa.Table, run_id: str) -> Artifact:
-    with store.create(store.uri("tests", run_id, "snapshot"), "snapshot", Producer()) as writer:
-        (writer.path / "parcels").mkdir()
-        pq.write_table(table, writer.path / "parcels" / "part-00000.parquet")
-        counts = RowCounts(table.num_rows, table.num_rows)
-        return writer.commit(rows={"parcels": counts}, properties={"window": None, "tables": ["parcels"]})
+@pytest.fixture(scope="module")
+def examples(spark: Any, flights: Flights) -> Artifact:
+    made: Artifact = flights.run(prepare, tables=flights.snapshot({"parcels": parcels()}), **OPTIONS)
+    return made
 
 
 @pytest.fixture(scope="module")
-def examples(spark: Any, run_shared_stage: Any, shared_store: ArtifactStore) -> Artifact:
-    tables = snapshot(shared_store, parcels(), "labels")
-    return run_shared_stage(prepare.run, kind="examples", inputs={"tables": tables}, run_id="labels", **OPTIONS)
-
-
-@pytest.fixture(scope="module")
-def described(run_shared_stage: Any, examples: Artifact) -> dict[str, Artifact]:
+def described(flights: Flights, examples: Artifact) -> dict[str, Artifact]:
     """The examples with their statistics and schema."""
-    artifacts = {"examples": examples}
-    artifacts["statistics"] = run_shared_stage(feature_statistics.run, kind="statistics", inputs=artifacts)
-    artifacts["schema"] = run_shared_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
-    return artifacts
+    return flights.described(examples)
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +96,11 @@ def of_estimators(trainings: Trainings, transformed: Artifact) -> Artifact:
     return trainings(function, transformed, run_id="labels-sklearn", strategy="single", np=1)
 
 
-def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: ArtifactStore) -> None:
+def test_examples_hold_each_label_as_a_number(examples: Artifact, flights: Flights) -> None:
     properties = ExamplesProperties.of(examples)
     assert (properties.label, properties.problem, properties.more_labels) == ("late", "binary", MORE)
     assert [each.label for each in properties.target.all] == list(LABELS)
-    table = pq.read_table(shared_store.local(examples) / "train")
+    table = flights.rows(examples, "train")
     assert table.column_names == ["parcel", *LABELS, "distance", "load", "hour"]
     assert [str(table.schema.field(name).type) for name in LABELS] == ["int64", "double", "int64"]
     reasons = {"minutes is missing": 1, "cause is missing": 1, "cause is none of the classes": 1}
@@ -126,32 +111,26 @@ def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: 
 
 
 def test_further_labels_are_not_features(
-    run_shared_stage: Any, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
+    flights: Flights, described: dict[str, Artifact], transformed: Artifact
 ) -> None:
     assert SchemaProperties.of(described["schema"]).more_labels == MORE
-    schema = load_schema(shared_store.local(described["schema"]) / "schema.pbtxt")
+    schema = load_schema(flights.store.local(described["schema"]) / "schema.pbtxt")
     assert classes_of(schema, "cause") == tuple(CAUSES)
     absent = {feature.name for feature in schema.feature if "SERVING" in feature.not_in_environment}
     assert absent == set(LABELS)
     assert not [f.name for f in schema.feature if f.name in LABELS and f.HasField("skew_comparator")]
-    inputs = {role: described[role] for role in ("statistics", "schema")}
-    anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
+    anomalies = flights.run(validation, statistics=described["statistics"], schema=described["schema"])
     assert anomalies.properties["errors"] == []
     more = {**MORE, "cause": {"problem": "multiclass", "classes": CAUSES[::-1]}}
     turned = Target.from_properties("late", "binary", None, None, more)
-    path = shared_store.local(described["statistics"]) / "train" / "FeatureStats.pb"
+    path = flights.store.local(described["statistics"]) / "train" / "FeatureStats.pb"
     numbers = DatasetFeatureStatisticsList.FromString(path.read_bytes())
     (anomaly,) = list_anomalies(validate_statistics(numbers, schema, target=turned), "train")
     assert anomaly.feature == "cause" and "The label has the classes 'sorting', 'road', 'air'" in anomaly.description
-    folder = shared_store.local(transformed)
-    specs = FeatureSpecs.read(folder / "features.json")
+    specs = FeatureSpecs.read(flights.store.local(transformed) / "features.json")
     assert list(specs.features) == ["distance", "load", "hour"]
     assert specs.target == ExamplesProperties.of(described["examples"]).target
-    assert pq.read_schema(next((folder / "train").glob("*.parquet"))).names == ["numeric", "hour", *LABELS]
-
-
-def rows_of(examples: Artifact, store: ArtifactStore, split: str = "eval") -> Any:
-    return pq.read_table(store.local(examples) / split).to_pandas()
+    assert flights.rows(transformed, "train").column_names == ["numeric", "hour", *LABELS]
 
 
 TARGET = Target.from_properties("late", "binary", None, None, MORE)
@@ -186,20 +165,19 @@ def test_a_transform_does_not_see_a_further_label(trainings: Trainings, describe
 
 
 def test_every_label_is_answered_and_captured(
-    of_keras: Artifact, of_estimators: Artifact, examples: Artifact, shared_store: ArtifactStore, tmp_path: Path
+    of_keras: Artifact, of_estimators: Artifact, examples: Artifact, flights: Flights, tmp_path: Path
 ) -> None:
-    rows = rows_of(examples, shared_store).head(20)
+    rows = flights.rows(examples, "eval").to_pandas().head(20)
     asked = {name: rows[name].to_numpy() for name in ("distance", "load", "hour")}
     for name, model, folder in (("deep", of_keras, "saved_model"), ("flat", of_estimators, "onnx")):
         properties = ModelProperties.of(model)
         assert properties.more_labels == MORE and properties.label == "late"
         assert not set(LABELS) & set(properties.inputs or ())
         (tmp_path / name).mkdir()
-        (tmp_path / name / "1").symlink_to(shared_store.local(model) / folder)
-    models = "".join(f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" }}\n' for name in ("deep", "flat"))
-    (tmp_path / "models.config").write_text(f"model_config_list {{\n{models}}}\n")
+        (tmp_path / name / "1").symlink_to(flights.store.local(model) / folder)
+    config = write_models(tmp_path, deep=tmp_path / "deep", flat=tmp_path / "flat")
     flags = {
-        "model_config_file": tmp_path / "models.config",
+        "model_config_file": config,
         "capture_base_path": tmp_path / "captured",
         "capture_sampling_percent": 100,
     }

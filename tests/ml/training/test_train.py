@@ -37,8 +37,9 @@ from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 from airflow_hops.ml.training.stage.keras_export import export_keras
 from airflow_hops.ml.training.stage.rank_program import check_outcome
-from tests.ml.conftest import Bucket, stage_runner, step_context
+from tests.ml.conftest import Bucket
 from tests.ml.training.trainings import Trainings, rank_session, read_events
+from tests.ml.world import World
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +273,7 @@ def test_rank_killed_for_memory_is_named(trainings: Trainings, examples: Artifac
 @pytest.mark.parametrize("left_kib", [8, 72])
 def test_full_store_leaves_no_artifact(trainings: Trainings, tmp_path: Path, small_folder: Path, left_kib: int) -> None:
     store, rows = ArtifactStore(str(small_folder)), {"train": [100], "eval": [50]}
-    examples = stage_runner(store, tmp_path)(transformed_examples.write, kind="transformed_examples", rows=rows)
+    examples = World(tmp_path, store).run(transformed_examples.write, kind="transformed_examples", rows=rows)
     (small_folder / "filler").write_bytes(bytes(shutil.disk_usage(small_folder).free - left_kib * 1024))
     small = replace(trainings, store=store)
     with pytest.raises(HopsError, match=r"[Nn]o space left on") as failure:
@@ -280,14 +281,14 @@ def test_full_store_leaves_no_artifact(trainings: Trainings, tmp_path: Path, sma
     assert failure.value.retryable
 
 
-def test_cost_has_seconds_of_gpus(store: ArtifactStore, tmp_path: Path) -> None:
-    context = step_context(store, tmp_path)
+def test_cost_has_seconds_of_gpus(world: World) -> None:
+    context = world.context()
     context.used_gpus([[{"name": "NVIDIA H200"}], [{"name": "NVIDIA H200"}, {"name": ""}]], 2.5)
     context.used_gpus([], 7.0)
     cost = context.cost()
     assert cost.pop("core_s") >= 0
     assert cost == {"gpu_s": 7.5}
-    assert step_context(store, tmp_path).cost()["gpu_s"] == 0.0
+    assert world.context().cost()["gpu_s"] == 0.0
 
 
 def test_ranks_read_remote_splits(
@@ -296,9 +297,7 @@ def test_ranks_read_remote_splits(
     monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path / "cache"))
     store = ArtifactStore(f"{bucket.url}/flights", storage_options=bucket.options)
     rows = {"train": [200, 3, 98], "eval": [60]}
-    write = stage_runner(store, tmp_path)
-    examples = write(transformed_examples.write, kind="transformed_examples", rows=rows)
-
+    examples = World(tmp_path, store).run(transformed_examples.write, kind="transformed_examples", rows=rows)
     model = Trainings(store, tmp_path, own_process)("training_functions:train", examples, epochs=1, np=2)
     assert {split: counts.rows_out for split, counts in model.rows.items()} == {"train": 301, "eval": 60}
     downloaded = {path.name for path in (tmp_path / "cache").rglob("*.parquet")}

@@ -6,73 +6,51 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_diabetes
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import Target
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import prepare, validation
 from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.schema import load_schema
-from airflow_hops.ml.schema import stage as schema
-from airflow_hops.ml.statistics import stage as feature_statistics
 from tests.ml.training.trainings import Trainings, transform_examples
+from tests.ml.world import Flights
 
 
-def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
-    return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))
-
-
-def test_regression_uses_row_weights(
-    spark: Any, run_shared_stage: Any, shared_store: ArtifactStore, trainings: Trainings
-) -> None:
+def test_regression_uses_row_weights(spark: Any, flights: Flights, trainings: Trainings) -> None:
     data = load_diabetes(as_frame=True).frame.rename(columns={"target": "progression"})
     data["trust"] = 1.0
     # Every third row is nonsense, and says so.
     data.loc[::3, ["progression", "trust"]] = 5000.0, 1e-9
-    table = pa.Table.from_pandas(data, preserve_index=False)
-    producer = Producer("tests", "progression-raw", "snapshot")
-    with shared_store.create(shared_store.address(producer, "snapshot"), "snapshot", producer) as writer:
-        (writer.path / "rows").mkdir()
-        pq.write_table(table, writer.path / "rows" / "part-00000.parquet")
-        rows = {"rows": RowCounts(len(table), len(table))}
-        made = {"tables": writer.commit(rows=rows, properties={"tables": ["rows"], "window": None})}
     report = {"label": "progression", "problem": "regression", "weight": "trust"}
-    for role, step, kind, params in (
-        ("examples", prepare.run, "examples", {"prepare": "problem_functions:prepare", **report}),
-        ("statistics", feature_statistics.run, "statistics", {}),
-        ("schema", schema.run, "schema", {}),
-        ("anomalies", validation.run, "anomalies", {}),
-    ):
-        made[role] = run_shared_stage(step, kind=kind, run_id="progression", inputs=made, **params)
+    tables = flights.snapshot({"rows": data})
+    made = flights.described(flights.run(prepare, tables=tables, prepare="problem_functions:prepare", **report))
+    made["anomalies"] = flights.run(validation, **made)
     made["transformed"] = transform_examples(trainings, "problem_functions:preprocess", made)
     made["model"] = trainings("problem_functions:train", made["transformed"], np=1, lr=4.0, epochs=6)
     for role in ("examples", "statistics", "transformed"):
         assert {name: made[role].properties.get(name) for name in report} == report, role
         assert "classes" not in made[role].properties
     assert made["anomalies"].properties["errors"] == []
-    features = {each.name: each for each in load_schema(shared_store.local(made["schema"]) / "schema.pbtxt").feature}
+    features = {each.name: each for each in load_schema(flights.store.local(made["schema"]) / "schema.pbtxt").feature}
     absent = [name for name, feature in features.items() if list(feature.not_in_environment) == ["SERVING"]]
     assert sorted(absent) == ["progression", "trust"] and not features["trust"].HasField("drift_comparator")
-    table = rows_of(shared_store, made["transformed"], "train")
+    table = flights.rows(made["transformed"], "train")
     assert table.column_names == ["numeric", "progression", "trust"]
     assert table.schema.types[1:] == [pa.float64(), pa.float64()]
-    specs = FeatureSpecs.read(shared_store.local(made["transformed"]) / "features.json")
+    specs = FeatureSpecs.read(flights.store.local(made["transformed"]) / "features.json")
     assert specs.target == Target("progression", "regression", None, "trust")
     assert sorted(specs.features) == sorted(data.columns.drop(["progression", "trust"]))
 
     model = ModelProperties.of(made["model"])
     assert (model.problem, model.classes, model.framework) == ("regression", None, "keras")
-    rows = rows_of(shared_store, made["examples"], "eval")
+    rows = flights.rows(made["examples"], "eval")
     rows = rows.filter(pa.array(rows["trust"].to_numpy() == 1))
-    signature = tf.saved_model.load(str(shared_store.local(made["model"]) / "saved_model")).signatures[
-        "serving_default"
-    ]
+    loaded = tf.saved_model.load(str(flights.store.local(made["model"]) / "saved_model"))
+    signature = loaded.signatures["serving_default"]
     taken = {name: spec.dtype for name, spec in signature.structured_input_signature[1].items()}
     assert set(taken) == set(model.inputs or ())
     answers = signature(**{name: tf.constant(rows[name].to_numpy(), dtype) for name, dtype in taken.items()})
@@ -83,8 +61,7 @@ def test_regression_uses_row_weights(
     r2 = 1 - np.square(answers["prediction"].numpy() - truth).sum() / np.square(truth - truth.mean()).sum()
     assert r2 > 0.3
     # The nonsense counts for nothing here, too.
-    inputs = {"model": made["model"], "examples": made["examples"]}
-    options = {"inputs": inputs, "model_name": "none", "splits": ["eval"]}
-    evaluation = run_shared_stage(evaluate.run, kind="evaluation", **options)
+    options = {"model_name": "none", "splits": ["eval"]}
+    evaluation = flights.run(evaluate, model=made["model"], examples=made["examples"], **options)
     assert evaluation.metrics["eval_r2"] == pytest.approx(r2, abs=1e-4)
     assert evaluation.properties["blessed"] is True, evaluation.properties["reasons"]

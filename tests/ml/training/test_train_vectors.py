@@ -17,14 +17,13 @@ from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import infra_validate, ingest, prepare, validation
 from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
 from airflow_hops.ml.schema import load_schema
-from airflow_hops.ml.schema import stage as schema
 from airflow_hops.ml.statistics import stage as feature_statistics
 from tests.ml.training.trainings import Trainings, transform_examples
+from tests.ml.world import Flights, World
 
 pytestmark = pytest.mark.server
 
@@ -59,55 +58,39 @@ def items() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def made(
-    spark: Any,
-    run_shared_stage: Any,
-    shared_store: ArtifactStore,
-    trainings: Trainings,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Artifact]:
+def made(spark: Any, flights: Flights, trainings: Trainings) -> dict[str, Artifact]:
     """All stages' artifacts, from a raw file to a model."""
-    raw = tmp_path_factory.mktemp("items") / "items.parquet"
+    raw = flights.folder / "items.parquet"
     pq.write_table(items(), raw)
-    results: dict[str, Artifact] = {}
-    report = {"label": "sold", "key": "item"}
-    for role, step, kind, params in (
-        ("tables", ingest.run, "snapshot", {"sources": {"items": {"uri": str(raw)}}}),
-        ("examples", prepare.run, "examples", {"prepare": "vector_functions:prepare", **report}),
-        ("statistics", feature_statistics.run, "statistics", {}),
-        ("schema", schema.run, "schema", {}),
-        ("anomalies", validation.run, "anomalies", {}),
-    ):
-        results[role] = run_shared_stage(step, kind=kind, run_id="vectors", inputs=results, **params)
+    tables = flights.run(ingest, sources={"items": {"uri": str(raw)}})
+    how = {"prepare": "vector_functions:prepare", "label": "sold", "key": "item"}
+    results = flights.described(flights.run(prepare, tables=tables, **how))
+    results["anomalies"] = flights.run(validation, **results)
     results["transformed"] = transform_examples(trainings, "vector_functions:preprocess", results)
     results["model"] = trainings("vector_functions:train", results["transformed"], np=1)
     return results
 
 
-def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
-    return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))
-
-
-def test_missing_vectors_are_rejected(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
+def test_missing_vectors_are_rejected(made: dict[str, Artifact], flights: Flights) -> None:
     assert made["examples"].rows["items"] == RowCounts(
         ROWS,
         ROWS - 6,
         {"embedding has not 16 numbers": 3, "embedding has an entry that is missing, NaN or infinite": 3},
     )
-    tables = [rows_of(shared_store, made["examples"], split) for split in ("train", "eval")]
+    tables = [flights.rows(made["examples"], split) for split in ("train", "eval")]
     results = {row["item"]: row["embedding"] for table in tables for row in table.to_pylist()}
     expected = dict(zip(*(items()[name].to_pylist() for name in ("item", "embedding")), strict=True))
     assert results["item-50"] is None and len(results) == ROWS - 6
     assert all(results[item] == expected[item] for item in results)
 
 
-def test_schema_and_transform_know_the_length(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
-    path = shared_store.local(made["schema"]) / "schema.pbtxt"
+def test_schema_and_transform_know_the_length(made: dict[str, Artifact], flights: Flights) -> None:
+    path = flights.store.local(made["schema"]) / "schema.pbtxt"
     (feature,) = [feature for feature in load_schema(path).feature if feature.name == "embedding"]
     assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
     assert feature.HasField("skew_comparator") and feature.HasField("drift_comparator")
     assert read_raw_features(path, label="sold", key="item", time=None)["embedding"] == "float32[16]"
-    specs = FeatureSpecs.read(shared_store.local(made["transformed"]) / "features.json")
+    specs = FeatureSpecs.read(flights.store.local(made["transformed"]) / "features.json")
     assert specs.features == {"embedding": "float32[16]", "price": "float32"}
     assert {name: output.width for name, output in specs.outputs.items()} == {
         "embedding": WIDTH, "direction": 2, "missing": None, "price": None,
@@ -116,43 +99,34 @@ def test_schema_and_transform_know_the_length(made: dict[str, Artifact], shared_
 
 
 def test_vector_of_another_length_is_quarantined(
-    made: dict[str, Artifact], run_shared_stage: Any, shared_store: ArtifactStore, trainings: Trainings
+    made: dict[str, Artifact], flights: Flights, trainings: Trainings
 ) -> None:
-    from tests import flights_examples
-
-    table = rows_of(shared_store, made["examples"], "train").slice(0, 300)
+    table = flights.rows(made["examples"], "train").slice(0, 300)
     vectors = table["embedding"].to_pylist()
     vectors[7] = [0.0] * 15
     place = table.schema.get_field_index("embedding")
     wrong = table.set_column(place, "embedding", pa.array(vectors, pa.list_(pa.float32())))
-    examples = flights_examples.write_examples(
-        shared_store, {"train": wrong}, run_id="wrong-vectors", label="sold", key="item", time=None
-    )
-    statistics = run_shared_stage(
-        feature_statistics.run, kind="statistics", run_id="wrong-vectors", inputs={"examples": examples}
-    )
+    examples = flights.examples({"train": wrong}, label="sold", key="item", time=None)
+    statistics = flights.run(feature_statistics, examples=examples)
     inputs = {"examples": examples, "statistics": statistics, "schema": made["schema"]}
-    result = run_shared_stage(validation.run, kind="anomalies", run_id="wrong-vectors", inputs=inputs)
+    result = flights.run(validation, **inputs)
     (error,) = result.properties["errors"]
     assert "'embedding'" in error and "fewer values than expected" in error
     with pytest.raises(BadInput, match=r"'embedding' has 15 numbers in 1 of 300 rows, row 8 the first; expected .* 16"):
         transform_examples(trainings, "vector_functions:preprocess", {**inputs, "statistics": made["statistics"]})
-    relaxed = {"run_id": "few-wrong-vectors", "inputs": inputs}
-    retained = run_shared_stage(validation.run, kind="anomalies", split_anomalous=True, **relaxed)
-    (row,) = rows_of(shared_store, retained, "quarantine/train").to_pylist()
+    retained = flights.run(validation, split_anomalous=True, **inputs)
+    (row,) = flights.rows(retained, "quarantine/train").to_pylist()
     assert "INVALID" in row["anomaly_reasons"][0] or "LOW_NUMBER_VALUES: 15 values" in row["anomaly_reasons"][0]
 
 
-def test_model_takes_vectors_by_every_api(
-    made: dict[str, Artifact], run_shared_stage: Any, shared_store: ArtifactStore
-) -> None:
+def test_model_takes_vectors_by_every_api(made: dict[str, Artifact], flights: Flights) -> None:
     assert ModelProperties.of(made["model"]).inputs == ("embedding", "price")
-    loaded = tf.saved_model.load(str(shared_store.local(made["model"]) / "saved_model"))
+    loaded = tf.saved_model.load(str(flights.store.local(made["model"]) / "saved_model"))
     taken = loaded.signatures["serving_default"].structured_input_signature[1]
     assert {name: (spec.shape.as_list(), spec.dtype.name) for name, spec in taken.items()} == {
         "embedding": ([None, WIDTH], "float32"), "price": ([None], "float32"),
     }  # fmt: skip
-    rows = rows_of(shared_store, made["examples"], "eval")
+    rows = flights.rows(made["examples"], "eval")
     few = rows.slice(0, 200).to_pylist()
     by_columns = loaded.signatures["serving_default"](
         embedding=tf.constant([row["embedding"] or [np.nan] * WIDTH for row in few]),
@@ -169,35 +143,28 @@ def test_model_takes_vectors_by_every_api(
     by_examples = loaded.signatures["serving_examples"](examples=tf.constant(serialized))["probability"]
     np.testing.assert_allclose(by_examples, by_columns, rtol=1e-5)
     inputs = {"model": made["model"], "examples": made["examples"]}
-    options = {"run_id": "vectors", "inputs": inputs}
-    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **options)
+    evaluated = flights.run(evaluate, model_name="items", splits=["eval"], **inputs)
     assert evaluated.properties["blessed"] and evaluated.metrics["eval_auc"] > 0.97
     # A server of its own, over gRPC and REST, vectors that are missing among them.
-    assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=20, **options).properties["blessed"]
+    assert flights.run(infra_validate, requests=20, **inputs).properties["blessed"]
 
 
 @pytest.mark.parametrize(("examples", "frame"), [("examples", True), ("transformed", False)])
 def test_estimators_serve_vectors(
-    made: dict[str, Artifact],
-    trainings: Trainings,
-    run_shared_stage: Any,
-    shared_store: ArtifactStore,
-    examples: str,
-    frame: bool,
+    made: dict[str, Artifact], trainings: Trainings, flights: Flights, examples: str, frame: bool
 ) -> None:
     run_id = f"estimate-{examples}-{frame}"
     model = trainings("vector_functions:estimate", made[examples], run_id=run_id, strategy="single", np=1, frame=frame)
     assert ModelProperties.of(model).format == "onnx"
     assert set(ModelProperties.of(model).inputs or ()) == {"embedding", "price"}
     inputs = {"model": model, "examples": made["examples"]}
-    options = {"run_id": run_id, "inputs": inputs}
-    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **options)
+    evaluated = flights.run(evaluate, model_name="items", splits=["eval"], **inputs)
     assert evaluated.metrics["eval_auc"] > 0.97
     if frame:
-        assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=8, **options).properties["blessed"]
+        assert flights.run(infra_validate, requests=8, **inputs).properties["blessed"]
 
 
-def test_fixed_size_lists_are_ingested(run_stage: Any, store: ArtifactStore, tmp_path: Path) -> None:
+def test_fixed_size_lists_are_ingested(world: World, tmp_path: Path) -> None:
     raw = tmp_path / "fixed.parquet"
     write = f"""
 import pyarrow as pa, pyarrow.parquet as pq, sys
@@ -208,7 +175,6 @@ pq.write_table(pa.table({{"fixed": fixed, "large": large, "name": ["a", "b", "c"
     # The newer Arrow of the Airflow side, which can write what this one cannot.
     python = Path(__file__).parents[3] / ".venv/bin/python"
     subprocess.run([python, "-c", write], check=True, env={"PATH": str(Path(sys.executable).parent)})
-    snapshot = run_stage(ingest.run, kind="snapshot", sources={"rows": Source(str(raw)).to_dict()})
-    table = pq.read_table(store.local(snapshot) / "rows")
+    table = world.rows(world.run(ingest, sources={"rows": Source(str(raw)).to_dict()}), "rows")
     assert table["fixed"].type.value_type == pa.float64() and table["fixed"].to_pylist() == [[1, 2], None, [3, None]]
     assert table["large"].to_pylist() == [[0.5], None, []]

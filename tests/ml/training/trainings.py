@@ -91,24 +91,18 @@ def _run(
     values: dict[str, Any],
     stage: Any,
 ) -> Artifact:
-    from airflow_hops.core.errors import HopsError
     from airflow_hops.ml.step.context import RecordHandler
     from airflow_hops.ml.training.stage import run
-    from tests.ml.conftest import step_context
+    from tests.ml.world import World
 
     os.environ |= environment
     with log.open("w") as output:
         os.dup2(output.fileno(), 1)
     logging.basicConfig(handlers=[RecordHandler()], force=True)
-    store = ArtifactStore(place[0], storage_options=place[1])
-    options = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
-    context = step_context(store, folder, kind="model", params=values, **options, **inputs)
-    try:
-        return (stage or run)(context, **values)
-    except HopsError:
-        assert context.spec.output is not None
-        assert not context.store.exists(context.spec.output.uri), "a failure has left an artifact"
-        raise
+    world = World(folder, ArtifactStore(place[0], storage_options=place[1]))
+    ids = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
+    artifact: Artifact = world.run(stage or run, kind="model", inputs=inputs, **ids, **values)
+    return artifact
 
 
 def transform_examples(
@@ -127,13 +121,13 @@ def _transform(
     inputs: Mapping[str, Artifact],
     run_id: str | None,
 ) -> Artifact:
-    from airflow_hops.ml.transform.stage import run
-    from tests.ml.conftest import step_context
+    from airflow_hops.ml.transform import stage
+    from tests.ml.world import World
 
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[1] pyspark-shell"
-    store, params = ArtifactStore(place[0], storage_options=place[1]), {"preprocess": preprocess}
-    kind = "transformed_examples"
-    return run(step_context(store, folder, kind=kind, params=params, run_id=run_id, **inputs), **params)
+    world = World(folder, ArtifactStore(place[0], storage_options=place[1]))
+    artifact: Artifact = world.run(stage, run_id=run_id, inputs=inputs, preprocess=preprocess)
+    return artifact
 
 
 class Messages(Channel):

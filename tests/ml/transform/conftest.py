@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
+from tests.ml.world import Flights
 
 
 @pytest.fixture(scope="session")
-def specs(shared_store: ArtifactStore, flights_schema: Artifact) -> FeatureSpecs:
-    path = shared_store.local(flights_schema) / "schema.pbtxt"
+def specs(flights: Flights) -> FeatureSpecs:
+    path = flights.store.local(flights.schema) / "schema.pbtxt"
     raw = read_raw_features(path, label="late", key="flight_id", time="scheduled_at")
     return FeatureSpecs(raw, "late", "flight_id", "scheduled_at", {})
 
 
 @pytest.fixture
-def constants(shared_store: ArtifactStore, flights_statistics: Artifact) -> Constants:
+def constants(flights: Flights) -> Constants:
     """Figures of the train split, of which none is used yet."""
-    return Constants.read(shared_store.local(flights_statistics) / "train" / "FeatureStats.pb")
+    return Constants.read(flights.store.local(flights.statistics) / "train" / "FeatureStats.pb")

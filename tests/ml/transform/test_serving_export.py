@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.raw_features import read_rows
@@ -22,18 +20,14 @@ from airflow_hops.ml.features.transform_graph import load_transform, trace_trans
 from airflow_hops.ml.readers.artifact_files import example_files
 from flights.features import preprocess
 from tests import flights_examples
+from tests.ml.world import Flights
 
 
 @pytest.fixture(scope="module")
-def transformed(
-    tmp_path_factory: pytest.TempPathFactory,
-    shared_store: ArtifactStore,
-    specs: FeatureSpecs,
-    flights_statistics: Artifact,
-) -> Path:
+def transformed(tmp_path_factory: pytest.TempPathFactory, flights: Flights, specs: FeatureSpecs) -> Path:
     """A folder with the flights' transform graph and its ``features.json``."""
     folder = tmp_path_factory.mktemp("transformed")
-    constants = Constants.read(shared_store.local(flights_statistics) / "train" / "FeatureStats.pb")
+    constants = Constants.read(flights.store.local(flights.statistics) / "train" / "FeatureStats.pb")
     traced = trace_transform(preprocess, specs.inputs, constants)
     traced.save(folder / "transform_graph")
     result = FeatureSpecs(specs.features, specs.label, specs.key, specs.time, traced.outputs)
@@ -42,9 +36,9 @@ def transformed(
 
 
 @pytest.fixture(scope="module")
-def arrays(shared_store: ArtifactStore, flights_prepared: Artifact, specs: FeatureSpecs) -> dict[str, Any]:
+def arrays(flights: Flights, specs: FeatureSpecs) -> dict[str, Any]:
     """Raw features of 400 flights."""
-    files = example_files(shared_store.local(flights_prepared), "eval")
+    files = example_files(flights.store.local(flights.prepared), "eval")
     result, _ = next(read_rows(files, specs.inputs, batch_rows=400))
     return result
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.preprocessing import z_score
@@ -29,39 +28,37 @@ from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.transform import batches, stage
 from airflow_hops.ml.transform.batches import TransformPlan, plan_parts, transform_part
 from tests import flights_examples
+from tests.ml.world import Flights
 
 Transform = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="module")
-def transform(spark: Any, run_shared_stage: Any, flights_statistics: Artifact, flights_schema: Artifact) -> Transform:
-    def run(examples: Artifact, preprocess: str, **params: Any) -> Any:
-        inputs = {"examples": examples, "statistics": flights_statistics, "schema": flights_schema}
-        return run_shared_stage(stage.run, kind="transformed_examples", inputs=inputs, preprocess=preprocess, **params)
-
-    return run
+def transform(spark: Any, flights: Flights) -> Transform:
+    inputs = {"statistics": flights.statistics, "schema": flights.schema}
+    return lambda examples, preprocess, **params: flights.run(
+        stage, examples=examples, preprocess=preprocess, **inputs, **params
+    )
 
 
 @pytest.fixture(scope="module")
-def flights_transformed(transform: Transform, flights_prepared: Artifact) -> Artifact:
-    transformed = transform(flights_prepared, "flights.features:preprocess")
+def transformed(transform: Transform, flights: Flights) -> Artifact:
+    transformed = transform(flights.prepared, "flights.features:preprocess")
     assert transformed.rows == {
-        split: RowCounts(counts.rows_out, counts.rows_out) for split, counts in flights_prepared.rows.items()
+        split: RowCounts(counts.rows_out, counts.rows_out) for split, counts in flights.prepared.rows.items()
     }
     return transformed
 
 
 @pytest.mark.parametrize("split", ["train", "newest"])
-def test_both_formats_match_the_saved_graph_on_raw_rows(
-    shared_store: ArtifactStore, flights_transformed: Artifact, flights_prepared: Artifact, split: str
-) -> None:
-    folder = shared_store.local(flights_transformed)
+def test_both_formats_match_the_saved_graph_on_raw_rows(flights: Flights, transformed: Artifact, split: str) -> None:
+    folder = flights.store.local(transformed)
     specs = FeatureSpecs.read(folder / "features.json")
     transform = load_transform(folder / "transform_graph")
-    files = example_files(shared_store.local(flights_prepared), split)
+    files = example_files(flights.store.local(flights.prepared), split)
     raw = list(read_rows(files, specs.inputs, others=["late"], batch_rows=500))
     made = [transform(**arrays) for arrays, _ in raw]
-    table = pa.concat_tables(pq.read_table(path) for path in sorted((folder / split).glob("*.parquet")))
+    table = flights.rows(transformed, split)
     assert table.column_names == [*specs.outputs, "late"]
     assert table["late"].to_pylist() == [label for _, batch in raw for label in batch.column("late").to_pylist()]
 
@@ -81,12 +78,9 @@ def test_both_formats_match_the_saved_graph_on_raw_rows(
         np.testing.assert_array_equal(parsed[name].numpy().reshape(rows.shape), rows)
 
 
-def test_features_json_names_dtypes_widths_and_vocabulary_sizes(
-    shared_store: ArtifactStore, flights_transformed: Artifact
-) -> None:
-    folder = shared_store.local(flights_transformed)
-    features = json.loads((folder / "features.json").read_text())
-    assert list(features["features"]) == flights_transformed.properties["features"]
+def test_features_json_names_dtypes_widths_and_vocabulary_sizes(flights: Flights, transformed: Artifact) -> None:
+    features = flights.read(transformed, "features.json")
+    assert list(features["features"]) == transformed.properties["features"]
     assert sorted(features["features"]) == sorted(flights_examples.FEATURES)
     assert (features["label"], features["key"], features["time"]) == ("late", "flight_id", "scheduled_at")
     numeric = features["outputs"]["numeric"]
@@ -95,7 +89,7 @@ def test_features_json_names_dtypes_widths_and_vocabulary_sizes(
     assert sorted(numeric["inputs"]) == sorted(set(flights_examples.FEATURES) - set(words))
     origin = {"dtype": "int64", "width": None, "vocabulary_size": 4, "inputs": ["origin"]}
     assert features["outputs"]["origin_id"] == origin
-    constants = json.loads((folder / "constants.json").read_text())
+    constants = flights.read(transformed, "constants.json")
     assert sorted(constants["origin"]["vocabulary"]) == ["EWR", "JFK", "LGA"]
 
 
@@ -123,9 +117,9 @@ def test_faulty_function_is_refused_during_tracing(
 
 
 @pytest.fixture(scope="module")
-def rows(shared_store: ArtifactStore, flights_prepared: Artifact) -> pa.Table:
+def rows(flights: Flights) -> pa.Table:
     """The split eval."""
-    return pq.read_table(example_files(shared_store.local(flights_prepared), "eval")[0])
+    return flights.rows(flights.prepared, "eval")
 
 
 Task = Callable[..., SplitSummary]
@@ -218,21 +212,16 @@ def test_a_task_writes_both_formats_and_counts_nan(run_task: Any, rows: pa.Table
     assert result.not_finite == {"x": missing}
 
 
-def test_splits_of_other_widths_and_missing_inputs_are_refused_and_leave_no_artifact(
-    transform: Transform, shared_store: ArtifactStore, flights_raw: Path
-) -> None:
-    table = flights_examples.to_arrow(flights_examples.months(flights_raw, 1, 1).head(50))
-    index = table.schema.get_field_index("weekday")
-    columns = {"train": pa.array([2] * 50), "eval": pa.array([4] * 50)}
-    splits = {split: table.set_column(index, "weekday", weekdays) for split, weekdays in columns.items()}
-    examples = flights_examples.write_examples(shared_store, splits, run_id="widths")
+def test_splits_of_other_widths_and_missing_inputs_are_refused(transform: Transform, flights: Flights) -> None:
+    january = flights.months(1, 1).head(50)
+    splits = {"train": january.assign(weekday=2), "eval": january.assign(weekday=4)}
+    examples = flights.examples(splits)
     with pytest.raises(BadInput, match="extra_inputs names 'arr_delay', which is neither a raw feature nor the time"):
         transform(examples, "flights.features:preprocess", extra_inputs=["arr_delay"])
     with pytest.raises(BadInput, match=r"output 'x' has shape \[batch, 3\] in one batch and \[batch, 5\] in another"):
         transform(examples, "preprocess_functions:width_of_the_data", run_id="widths")
-    uri = shared_store.address(Producer("tests", "widths", "transformed_examples"), "transformed_examples")
-    folder = Path(uri.removeprefix("file://"))
-    assert not folder.exists() and not list(folder.parent.glob("*staging*"))
+    uri = flights.store.address(Producer("tests", "widths", "transformed_examples"), "transformed_examples")
+    assert not list(Path(uri.removeprefix("file://")).parent.glob("*staging*"))
 
 
 def test_small_batches_make_large_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,8 +287,8 @@ def test_floats_that_float32_rounds_are_named(tmp_path: Path, caplog: pytest.Log
     assert "multiples of 128; if smaller differences matter" in caplog.text and "'share'" not in caplog.text
 
 
-def test_constants_come_from_the_training_split(constants: Constants, flights_raw: Path) -> None:
-    winter = flights_examples.months(flights_raw, 1, 3)
+def test_constants_come_from_the_training_split(constants: Constants, flights: Flights) -> None:
+    winter = flights.months(1, 3)
     train = winter[winter.index % 4 == 0]
     distance = train["distance"]
     assert constants.row_count() == len(train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import validation
 from airflow_hops.ml.schema import classes_of, infer_schema, parse_schema, to_text
 from airflow_hops.ml.schema.anomalies import find_anomalies
@@ -29,33 +27,28 @@ from airflow_hops.ml.validation.proposal import propose
 from airflow_hops.ml.validation.quarantine import split_anomalous
 from airflow_hops.ml.validation.validate import relax
 from tests import flights_examples
+from tests.ml.world import Flights
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
-def statistics_of(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
-) -> Callable[..., Artifact]:
+def statistics_of(flights: Flights) -> Callable[..., Artifact]:
     # The schema was inferred from every fourth flight: no value is new.
-    january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
+    january = flights.months(1, 1).iloc[::4].reset_index(drop=True)
 
     def make(change: Change | None = None, *, train: bool = True) -> Artifact:
         splits = {**({"train": january} if train else {}), "eval": change(january) if change else january}
-        examples = flights_examples.write_examples(shared_store, splits, run_id="changed")
-        return run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+        return flights.run(feature_statistics, examples=flights.examples(splits))
 
     return make
 
 
 @pytest.fixture(scope="module")
-def validate(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_schema: Artifact
-) -> Callable[..., tuple[Artifact, Any]]:
-    def run(found: Artifact, previous: Artifact | None = None, **params: Any) -> tuple[Artifact, Any]:
-        inputs = {"statistics": found, "schema": flights_schema, **({"previous": previous} if previous else {})}
-        artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, **params)
-        return artifact, json.loads((shared_store.local(artifact) / "anomalies.json").read_text())
+def validate(flights: Flights) -> Callable[..., tuple[Artifact, Any]]:
+    def run(statistics: Artifact, **values: Any) -> tuple[Artifact, Any]:
+        artifact = flights.run(validation, statistics=statistics, **{"schema": flights.schema, **values})
+        return artifact, flights.read(artifact, "anomalies.json")
 
     return run
 
@@ -197,21 +190,16 @@ def test_renumbered_label_classes_are_an_error_with_a_proposal(
         assert proposal.schema is None
 
 
-def test_a_damaged_schema_is_named_and_leaves_no_artifact(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
-) -> None:
-    with shared_store.create(shared_store.uri("tests", "bad", "schema"), "schema", Producer()) as writer:
-        (writer.path / "schema.pbtxt").write_text("feature { name: 'temp' kind: ??? }")
-        schema = writer.commit()
-    inputs = {"statistics": flights_statistics, "schema": schema}
+def test_a_damaged_schema_is_named(flights: Flights, validate: Any) -> None:
+    text = "feature { name: 'temp' kind: ??? }"
+    schema = flights.artifact("schema", lambda folder: (folder / "schema.pbtxt").write_text(text))
     with pytest.raises(BadInput, match=r"schema\.pbtxt:1:24: not a schema in protobuf text.*kind"):
-        run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="bad")
-    assert not shared_store.exists(shared_store.address(Producer("tests", "bad", "anomalies"), "anomalies"))
+        validate(flights.statistics, schema=schema)
 
 
-def test_anomalous_data_gets_a_proposed_schema(statistics_of: Any, validate: Any, shared_store: ArtifactStore) -> None:
+def test_anomalous_data_gets_a_proposed_schema(statistics_of: Any, validate: Any, flights: Flights) -> None:
     artifact, report = validate(statistics_of(_some("dest", "Z`Z", 0.5), train=False))
-    folder = shared_store.local(artifact)
+    folder = flights.store.local(artifact)
     (change,) = report["proposed"]["changes"]
     assert (change["feature"], change["aspect"], change["text"]) == ("dest", "domain", "domain gains 'Z`Z'")
     assert "Z`Z" in (folder / "proposed.pbtxt").read_text()
@@ -221,46 +209,34 @@ def test_anomalous_data_gets_a_proposed_schema(statistics_of: Any, validate: Any
     assert "- **dest**: domain gains 'Z\\`Z'" in page
 
 
-def test_unfixable_anomalies_get_no_proposal(statistics_of: Any, validate: Any, shared_store: ArtifactStore) -> None:
+def test_unfixable_anomalies_get_no_proposal(statistics_of: Any, validate: Any, flights: Flights) -> None:
     artifact, report = validate(statistics_of(lambda f: f.assign(late=0)))
     (anomaly,) = report["anomalies"]
     assert (anomaly["feature"], anomaly["severity"]) == ("late", "error")
     assert "CUSTOM_VALIDATION" in anomaly["types"]
     assert "rows have the label 0; expected both 0" in anomaly["description"]
     assert report["proposed"] is artifact.properties["proposed_features"] is None
-    folder = shared_store.local(artifact)
+    folder = flights.store.local(artifact)
     assert not (folder / "proposed.pbtxt").exists()
     assert "No change to the schema would make this data valid" in (folder / "proposal.md").read_text()
 
 
-def test_rows_are_split_with_sampled_statistics(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_schema: Artifact, flights_raw: Path
-) -> None:
-    january = flights_examples.months(flights_raw, 1, 1).iloc[::40].reset_index(drop=True)
-    examples = flights_examples.write_examples(shared_store, {"train": january}, run_id="sampled")
-    sampled = run_shared_stage(
-        feature_statistics.run, kind="statistics", inputs={"examples": examples}, options={"sample_rate": 0.5}
-    )
+def test_rows_are_split_with_sampled_statistics(flights: Flights, validate: Any) -> None:
+    january = flights.months(1, 1).iloc[::40].reset_index(drop=True)
+    examples = flights.examples({"train": january})
+    sampled = flights.run(feature_statistics, examples=examples, options={"sample_rate": 0.5})
     assert sampled.metrics["train_rows"] < len(january)
-    inputs = {"statistics": sampled, "schema": flights_schema, "examples": examples}
-    artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, split_anomalous=True)
+    artifact, _ = validate(sampled, examples=examples, split_anomalous=True)
     assert artifact.rows["train"].rows_in == len(january)
 
 
-def test_examples_of_other_statistics_are_refused(
-    run_shared_stage: Callable[..., Any],
-    shared_store: ArtifactStore,
-    flights_statistics: Artifact,
-    flights_schema: Artifact,
-    flights_raw: Path,
-) -> None:
-    few = flights_examples.months(flights_raw, 1, 1).head(100)
-    examples = flights_examples.write_examples(shared_store, {"train": few, "eval": few}, run_id="few")
-    inputs = {"statistics": flights_statistics, "schema": flights_schema, "examples": examples}
+def test_examples_of_other_statistics_are_refused(flights: Flights, validate: Any) -> None:
+    few = flights.months(1, 1).head(100)
+    examples = flights.examples({"train": few, "eval": few})
     with pytest.raises(BadInput, match=r"split 'train' has 100 rows, and its statistics are of \d+"):
-        run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="of-few", split_anomalous=True)
-    for kind in ("anomalies", "examples"):
-        assert not shared_store.exists(shared_store.address(Producer("tests", "of-few", "anomalies"), kind))
+        validate(flights.statistics, examples=examples, run_id="of-few", split_anomalous=True)
+    rows = flights.store.address(Producer("tests", "of-few", "anomalies"), "examples")
+    assert not flights.store.exists(rows)
 
 
 @pytest.mark.slow

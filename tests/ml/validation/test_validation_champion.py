@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import validation
 from airflow_hops.ml.schema import stage as schema_stage
 from airflow_hops.ml.statistics import stage as feature_statistics
-from tests import flights_examples
+from tests.ml.world import Flights, World
 
 Columns = dict[str, Any]
 CHAMPION = "version 3 of 'weather'"
@@ -38,36 +35,39 @@ def columns(seed: int, rows: int = 3000) -> Columns:
     }
 
 
+def statistics_of(world: World, train: Columns, evaluation: Columns | None = None) -> Artifact:
+    examples = world.examples({"train": train, "eval": evaluation or columns(90, 1000)}, label="wet")
+    artifact: Artifact = world.run(feature_statistics, examples=examples)
+    return artifact
+
+
+def frozen(world: World, statistics: Artifact) -> dict[str, Artifact]:
+    """Returns statistics of a champion, and the schema that was frozen with them."""
+    return {"champion": statistics, "schema": world.run(schema_stage, statistics=statistics)}
+
+
+class Validate:
+    """Validates statistics with a schema and a champion."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.champion = world, frozen(world, statistics_of(world, columns(1)))
+
+    def __call__(
+        self,
+        train: Columns,
+        evaluation: Columns | None = None,
+        inputs: dict[str, Artifact] | None = None,
+        champion: str | None = CHAMPION,
+        **params: Any,
+    ) -> tuple[Artifact, Any]:
+        inputs = {**(inputs or self.champion), "statistics": statistics_of(self.world, train, evaluation)}
+        artifact = self.world.run(validation, inputs=inputs, champion=champion, **params)
+        return artifact, self.world.read(artifact, "anomalies.json")
+
+
 @pytest.fixture(scope="module")
-def statistics_of(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Callable[..., Artifact]:
-    def make(run_id: str, train: Columns, evaluation: Columns | None = None) -> Artifact:
-        splits = {"train": pa.table(train), "eval": pa.table(evaluation or columns(90, 1000))}
-        examples = flights_examples.write_examples(
-            shared_store, splits, run_id=run_id, label="wet", key=None, time=None
-        )
-        return run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def champion(statistics_of: Callable[..., Artifact]) -> Artifact:
-    return statistics_of("champion", columns(1))
-
-
-@pytest.fixture(scope="module")
-def validate(
-    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, champion: Artifact
-) -> Callable[..., tuple[Artifact, dict[str, Any]]]:
-    frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
-
-    def run(statistics: Artifact, *others: tuple[str, Artifact], **params: Any) -> tuple[Artifact, dict[str, Any]]:
-        inputs = {"statistics": statistics, "schema": frozen, "champion": champion, **dict(others)}
-        params = {"champion": CHAMPION, **params}
-        artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, **params)
-        return artifact, json.loads((shared_store.local(artifact) / "anomalies.json").read_text())
-
-    return run
+def validate(flights: Flights) -> Validate:
+    return Validate(flights)
 
 
 def partly(values: Any, changed: Any, share: float) -> Any:
@@ -109,9 +109,9 @@ FAULTS: dict[str, tuple[Callable[[Columns], Columns], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_pipeline_faults_are_errors(statistics_of: Any, validate: Any, fault: str) -> None:
+def test_pipeline_faults_are_errors(validate: Validate, fault: str) -> None:
     change, feature, words = FAULTS[fault]
-    artifact, report = validate(statistics_of(fault.replace(" ", "_"), change(columns(2))))
+    artifact, report = validate(change(columns(2)))
     (anomaly,) = [one for one in report["anomalies"] if one["feature"] == feature and one["severity"] == "error"]
     assert anomaly["split"] == "train"
     assert f"training data of {CHAMPION}" in anomaly["description"]
@@ -121,10 +121,10 @@ def test_pipeline_faults_are_errors(statistics_of: Any, validate: Any, fault: st
     assert report["champion"]["verdicts"] == {"train": "pipeline_fault", "eval": "stable"}
 
 
-def test_a_fault_of_the_evaluation_split_is_an_error(statistics_of: Any, validate: Any) -> None:
+def test_a_fault_of_the_evaluation_split_is_an_error(validate: Validate) -> None:
     broken = columns(4, 1000)
     broken["temp"] = broken["temp"] * 1.8 + 32
-    _, report = validate(statistics_of("evaluation_in_fahrenheit", columns(3), broken))
+    _, report = validate(columns(3), broken)
     assert [(one["split"], one["feature"], one["severity"]) for one in report["anomalies"]] == [
         ("eval", "temp", "error")
     ]
@@ -146,8 +146,8 @@ DRIFT: dict[str, Callable[[Columns], Columns]] = {
 
 
 @pytest.mark.parametrize("drift", DRIFT)
-def test_drift_is_reported_without_consequences(statistics_of: Any, validate: Any, drift: str) -> None:
-    artifact, report = validate(statistics_of(drift.replace(" ", "_"), DRIFT[drift](columns(2))))
+def test_drift_is_reported_without_consequences(validate: Validate, drift: str) -> None:
+    artifact, report = validate(DRIFT[drift](columns(2)))
     assert {one["severity"] for one in report["anomalies"]} == {"warning"}
     assert len(report["anomalies"]) >= 2
     assert report["champion"]["verdicts"] == {"train": "drift", "eval": "stable"}
@@ -155,28 +155,24 @@ def test_drift_is_reported_without_consequences(statistics_of: Any, validate: An
     assert f"training data of {CHAMPION}" in artifact.properties["drift"][0]
 
 
-def test_unchanged_data_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
-    artifact, report = validate(statistics_of("unchanged", columns(10)))
+def test_unchanged_data_has_no_anomaly(validate: Validate) -> None:
+    artifact, report = validate(columns(10))
     assert report["anomalies"] == []
     assert artifact.metrics["warnings"] == 0
 
 
-def test_short_splits_of_two_seasons_are_not_a_unit_change(
-    statistics_of: Any, validate: Any, run_shared_stage: Any
-) -> None:
+def test_short_splits_of_two_seasons_are_not_a_unit_change(flights: Flights, validate: Validate) -> None:
     """The temperatures of the two short splits differ by the factor from miles to kilometres."""
     cold, warm = np.random.default_rng(11).normal(45, 8, (2, 1500))
     year = columns(9) | {"temp": np.random.default_rng(12).normal(52, 20, 3000)}
-    champion = statistics_of("short_before", year, columns(90, 1500) | {"temp": cold})
-    frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
-    statistics = statistics_of("short_after", year, columns(91, 1500) | {"temp": warm * 1.609344})
-    _, report = validate(statistics, ("champion", champion), ("schema", frozen))
+    champion = frozen(flights, statistics_of(flights, year, columns(90, 1500) | {"temp": cold}))
+    _, report = validate(year, columns(91, 1500) | {"temp": warm * 1.609344}, champion)
     assert report["champion"]["verdicts"] == {"train": "stable", "eval": "drift"}
 
 
-def test_other_columns_and_few_rows_are_not_faults(statistics_of: Any, validate: Any) -> None:
+def test_other_columns_and_few_rows_are_not_faults(validate: Validate) -> None:
     without = {name: values for name, values in columns(6).items() if name != "wind"} | {"new": columns(6)["wind"]}
-    _, report = validate(statistics_of("other_columns", without, columns(7, 50)))
+    _, report = validate(without, columns(7, 50))
     assert {(one["feature"], one["types"][0]) for one in report["anomalies"] if one["split"] == "train"} == {
         ("wind", "SCHEMA_MISSING_COLUMN"),
         ("new", "SCHEMA_NEW_COLUMN"),
@@ -184,8 +180,7 @@ def test_other_columns_and_few_rows_are_not_faults(statistics_of: Any, validate:
     assert report["champion"]["verdicts"] == {"train": "stable", "eval": None}
 
 
-def test_incomparable_champion_is_reported(statistics_of: Any, validate: Any) -> None:
-    statistics = statistics_of("not_compared", columns(8))
-    artifact, _ = validate(statistics, champion=None, not_compared=f"{CHAMPION}: its statistics are gone.")
+def test_incomparable_champion_is_reported(validate: Validate) -> None:
+    artifact, _ = validate(columns(8), champion=None, not_compared=f"{CHAMPION}: its statistics are gone.")
     (warning,) = artifact.properties["drift"]
     assert "Not compared with the champion's training data" in warning and "its statistics are gone" in warning
