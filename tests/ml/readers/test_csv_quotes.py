@@ -9,15 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers import csv
-from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.statistics import generate_statistics
+from tests.ml.readers.reading import ingested
 
 SPARK = r"""
 id,size,note
@@ -39,8 +37,7 @@ JSON = r"id,json,note" + "\n" + r'1,"{""a"": ""x\""y""}",b' + "\n" + r'2,"C:\","
 def ingest(folder: Path, text: str, **fields: Any) -> list[dict[str, Any]]:
     path = folder / "t.csv"
     path.write_bytes(text.encode())
-    ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(folder / "out")))
-    rows: list[dict[str, Any]] = pq.read_table(folder / "out" / "t").to_pylist()
+    rows: list[dict[str, Any]] = ingested(path, folder / "out", **fields).to_pylist()
     return rows
 
 

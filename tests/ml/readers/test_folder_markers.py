@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.ml.ingest import Window, ingest_table
-from airflow_hops.ml.readers.artifact_files import OutputFolder
 from tests.ml.conftest import Bucket
+from tests.ml.readers.reading import ingested
 
 MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
@@ -38,9 +36,7 @@ def test_listing_of_a_source_skips_markers(marked: Bucket, tmp_path: Path) -> No
     }.items():
         listed = list_files(Source(f"{url}/{pattern}", storage_options=options))[1]
         assert [file.name for file in listed] == [f"{url}/{name}" for name in files], pattern
-    source = Source(f"{url}/raw", storage_options=options)
-    ingest_table("t", source, Window.parse(None, None), OutputFolder(str(tmp_path)))
-    assert pq.read_table(tmp_path / "t").num_rows == 3
+    assert ingested(f"{url}/raw", tmp_path, storage_options=options).num_rows == 3
 
 
 def test_listing_of_a_store_skips_markers(marked: Bucket) -> None:

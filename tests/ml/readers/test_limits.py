@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -13,27 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.ml.ingest import Window, ingest_table, parts
+from airflow_hops.ml.ingest import parts
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
-from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.csv_quotes import RowCutter
-from airflow_hops.ml.statistics import generate_statistics
-
-
-def ingest(path: Path, **fields: Any) -> Path:
-    ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(path.parent)))
-    return path.parent / "t"
-
-
-def check_refused(path: Path, words: str) -> None:
-    """Asserts that ingest and statistics refuse a file in these words."""
-    for read in (ingest, generate_statistics):
-        with pytest.raises(BadInput, match=re.escape(words)) as refusal:
-            read(path)
-        assert str(path) in str(refusal.value)
+from tests.ml.readers.reading import by_ingest, check_refused, ingested, snapshot
 
 
 def test_open_quote_needs_memory_of_one_row(own_process: Callable[..., Any]) -> None:
@@ -56,10 +40,9 @@ def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("t.jsonl.gz", gzip.compress(b'{"a": "' + b"0" * 6_000_000)),
         ("t.jsonl", b'{"a": 1}\n{"a": "' + b"0" * 6_000_000),
     ):
-        (tmp_path / name).write_bytes(content)
-        check_refused(tmp_path / name, "a row does not end within 1000000 bytes, the limit of a row")
-    (tmp_path / "t.csv").write_text('a,b\n1,x\n2,"open\n' + "3,x\n" * 99)
-    check_refused(tmp_path / "t.csv", "a quote is open at the end, in the row that begins with b'2,\"open")
+        check_refused(tmp_path / name, "a row does not end within 1000000 bytes, the limit of a row", content)
+    words, content = "a quote is open at the end, in the row that begins with b'2,\"open", 'a,b\n1,x\n2,"open\n'
+    check_refused(tmp_path / "t.csv", words, content + "3,x\n" * 99)
 
 
 def test_too_wide_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +54,9 @@ def test_too_wide_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("t.jsonl", f"{{{', '.join(fields)}}}\n", "60000 columns; the limit is 50000 columns"),
         ("t.jsonl", "".join(f"{{{field}}}\n" for field in fields), "60000 columns; the limit is 50000 columns"),
     ):
-        (tmp_path / name).write_text(content)
-        check_refused(tmp_path / name, words)
-    (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 1_000_000 + '"\n')
-    with pytest.raises(BadInput, match="the limit is 50000 columns"):  # commas outside quotes
-        ingest(tmp_path / "t.csv", quote="")
+        check_refused(tmp_path / name, words, content)
+    unquoted = 'a,b\n1,"' + "," * 1_000_000 + '"\n'
+    check_refused(tmp_path / "t.csv", "the limit is 50000 columns", unquoted, [by_ingest], quote="")
     monkeypatch.setattr(limits, "MAX_COLUMNS", 10)
     pq.write_table(pa.table({f"c{number}": [1] for number in range(11)}), tmp_path / "t.parquet")
     check_refused(tmp_path / "t.parquet", "11 columns; the limit is 10 columns")
@@ -83,10 +64,10 @@ def test_too_wide_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_rows_and_quoted_commas_do_not_count_as_columns(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"a": 1, "b": {"c": ":"}}\n' * 60_000)
-    assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
+    assert ingested(tmp_path / "t.jsonl", tmp_path).num_rows == 60_000
     for quote in ('"', "'"):
         (tmp_path / "t.csv").write_text(f"a,b\n1,{quote}{',' * 60_000}{quote}\n")
-        assert pq.read_table(ingest(tmp_path / "t.csv", quote=quote))["b"].to_pylist() == ["," * 60_000]
+        assert ingested(tmp_path / "t.csv", tmp_path, quote=quote)["b"].to_pylist() == ["," * 60_000]
 
 
 def repeated(text: str, rows: int, nest: Callable[[pa.Array], pa.Array]) -> pa.Table:
@@ -110,7 +91,7 @@ def test_long_repeated_parquet_value_is_bounded(
     monkeypatch.setattr(parquet_reader, "_BATCH_BYTES", 1_000_000)
     assert parquet_reader.most_rows(path, pq.read_metadata(path), 0, ["id", "x"], "t") == 100
     assert parquet_reader.most_rows(path, pq.read_metadata(path), 0, ["id"], "t") >= 3000
-    assert pq.read_metadata(ingest(path) / "part-00000.parquet").num_rows == 3000
+    assert pq.read_metadata(snapshot(path, tmp_path) / "part-00000.parquet").num_rows == 3000
     monkeypatch.setattr(parquet_reader, "MAX_ROW_GROUP_BYTES", 20_000_000)
     check_refused(path, "decoded; the limit of a row group is 20000000")
     monkeypatch.setattr(parquet_reader, "MAX_ROW_BYTES", 9000)
@@ -123,7 +104,7 @@ def test_snapshot_row_groups_do_not_depend_on_batches(tmp_path: Path, monkeypatc
     written = []
     for rows in (7, 1 << 16):
         monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", rows)
-        written.append((ingest(tmp_path / "t.parquet") / "part-00000.parquet").read_bytes())
+        written.append((snapshot(tmp_path / "t.parquet", tmp_path) / "part-00000.parquet").read_bytes())
     assert written[0] == written[1]
     metadata = pq.read_metadata(tmp_path / "t" / "part-00000.parquet")
     assert [metadata.row_group(index).num_rows for index in range(3)] == [46, 45, 44]

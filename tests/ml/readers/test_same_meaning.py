@@ -5,7 +5,6 @@ Columns are drawn by themes, each of which a few lines of Python count again.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import io
@@ -15,7 +14,6 @@ import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -233,51 +231,6 @@ def test_rows_mean_the_same_in_any_files(tmp_path: Path, monkeypatch: pytest.Mon
         shutil.rmtree(tmp_path / "files")
 
 
-HTML = "<!DOCTYPE html>\n<html><body>Please log in</body></html>\n"
-PARQUET = as_parquet(["a"], [("1",)], set())
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("t.csv", HTML, "looks like an HTML page"),
-        ("t.csv.gz", gzip.compress(HTML.encode(), mtime=0), "looks like an HTML page"),
-        ("t.jsonl", HTML, "looks like an HTML page"),
-        ("t.csv", '<?xml version="1.0"?>\n<rows/>\n', "looks like XML"),
-        ("t.csv", '[{"a": 1, "b": 2},\n{"a": 3, "b": 4}]\n', "looks like a JSON array, not like csv; write one object"),
-        ("t.csv", '[\n  {"a": 1},\n  {"a": 3}\n]\n', "looks like a JSON array"),
-        ("t.csv", codecs.BOM_UTF8 + b'[{"a": 1}]', "looks like a JSON array"),
-        (
-            "t.csv",
-            '{"a": 1}\n{"a": 2}\n',
-            "looks like JSON objects, not like csv; if each line is an object, name format=",
-        ),
-        ("t.jsonl", '[{"a": 1},\n{"a": 3}]\n', "looks like a JSON array, not like jsonl"),
-        ("t.csv", PARQUET, "looks like Parquet"),
-        ("t.csv", b"%PDF-1.7\n%...\n", "looks like PDF"),
-        ("t.csv", b"SQLite format 3\0", "looks like a database of SQLite"),
-        (
-            "t.csv.gz",
-            gzip.compress(gzip.compress(b"a\n1\n", mtime=0), mtime=0),
-            "looks like a file that was compressed twice",
-        ),
-    ],
-)
-def test_text_file_of_another_format_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    for read in (lambda source: ingested(tmp_path, source, {}), generate_statistics):
-        with pytest.raises(BadInput, match=re.escape(words)) as refusal:
-            read(Source(str(path)))
-        assert str(path) in str(refusal.value)
-
-
-def test_header_like_another_format_is_read(tmp_path: Path) -> None:
-    for header in ("ORCID", "PAR1", "{x}", "[x]", "<a>", "%PDF", "PK", "{", '"{""a"":1}"'):
-        (tmp_path / "t.csv").write_text(f"{header},b\n1,2\n")
-        assert ingested(tmp_path, Source(str(tmp_path / "t.csv")), {})[0].num_rows == 1
-
-
 def test_lines_may_end_in_carriage_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(str(number), f"name {number}" if number % 9 else 'two\nlines, "x"') for number in range(9000)]
     for write in (as_csv, as_jsonl):
@@ -320,21 +273,6 @@ def test_numbers_of_several_units_stay_text_in_any_files(tmp_path: Path) -> None
         assert "column 'x': '5%' is a number with one of several units ('%', '$'), as 3 of 3 values are" in warning
     with pytest.raises(BadInput, match="column 'x' has numbers of several units"):
         ingested(tmp_path, Source(str(tmp_path / "two"), units=("%", "$"), schema={"x": "float64"}), starts)
-
-
-def test_types_do_not_depend_on_the_division_into_files(tmp_path: Path) -> None:
-    lines = [
-        '{"x": {}, "y": [], "t": "2020-01-01 00:00:00.123456000"}',
-        '{"x": {"a": 1}, "y": [1], "t": "2500-01-01 00:00"}',
-    ]
-    (tmp_path / "whole.jsonl").write_text("\n".join(lines))
-    (tmp_path / "parts").mkdir()
-    for number, line in enumerate(lines):
-        (tmp_path / "parts" / f"{number}.jsonl").write_text(line)
-    one, several = (ingested(tmp_path, Source(str(tmp_path / name)), {})[0] for name in ("whole.jsonl", "parts"))
-    assert one.equals(several)
-    assert one["t"].to_pylist() == [datetime(2020, 1, 1, 0, 0, 0, 123456), datetime(2500, 1, 1)]
-    assert one["x"].to_pylist() == [{"a": None}, {"a": 1}]
 
 
 def test_uuids_are_text_at_any_depth(tmp_path: Path) -> None:

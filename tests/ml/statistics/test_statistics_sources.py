@@ -128,14 +128,6 @@ def test_folder_is_read_with_its_subfolders_and_a_feature_may_be_absent_from_som
     assert len(rows_of(read_all(tmp_path / f"a*.{format_}")[1])) == 20
 
 
-def test_integers_and_floats_of_files_join(tmp_path: Path) -> None:
-    write(pa.table({"x": [1, (1 << 24) + 1]}), tmp_path / "a.parquet")
-    write(pa.table({"x": pa.array([1.5], pa.float32())}), tmp_path / "b.parquet")
-    plan, batches = read_all(tmp_path)
-    assert str(plan.types["x"]) == "double"
-    assert rows_of(batches) == [{"x": 1.0}, {"x": 16777217.0}, {"x": 1.5}]
-
-
 def test_quoted_newlines_end_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(7)
     path = tmp_path / "quoted.csv"

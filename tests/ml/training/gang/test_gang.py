@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextlib
+import contextlib
 import os
 import re
 import signal
@@ -26,6 +28,8 @@ from airflow_hops.core.training.rank_places import place_of
 from airflow_hops.ml.training.gang import Channel, Placement, run_gang
 from airflow_hops.ml.training.gang.rendezvous import SharedValues, patience_s, stall_variables
 from airflow_hops.testing.rank_places import RankPlaceContract
+
+NAN, INF = float("nan"), float("inf")
 
 
 def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:
@@ -201,21 +205,59 @@ def test_rank_is_not_stalled_while_others_use_its_core(own_process: Any, tmp_pat
             own_process(_watched, _never_come_back, tmp_path, 1, stall_timeout_s=1)
 
 
+def _compute_silently(placement: Placement, channel: Channel) -> str:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    while time.process_time() < 0.7:
+        pass
+    return "done"
+
+
+def test_rank_is_not_stalled_while_others_use_its_core(own_process: Any, tmp_path: Path) -> None:
+    core = {min(os.sched_getaffinity(0))}
+    with contextlib.ExitStack() as ending:
+        for _ in range(6):
+            busy = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            ending.callback(busy.kill)
+            os.sched_setaffinity(busy.pid, core)
+        assert own_process(_watched, _compute_silently, tmp_path, 1, stall_timeout_s=2.5)[0] == ["done"]
+        with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\)"):
+            own_process(_watched, _never_come_back, tmp_path, 1, stall_timeout_s=1)
+
+
+def _compute_silently(placement: Placement, channel: Channel) -> str:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    while time.process_time() < 0.7:
+        pass
+    return "done"
+
+
+def test_rank_is_not_stalled_while_others_use_its_core(own_process: Any, tmp_path: Path) -> None:
+    core = {min(os.sched_getaffinity(0))}
+    with contextlib.ExitStack() as ending:
+        for _ in range(6):
+            busy = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            ending.callback(busy.kill)
+            os.sched_setaffinity(busy.pid, core)
+        assert own_process(_watched, _compute_silently, tmp_path, 1, stall_timeout_s=2.5)[0] == ["done"]
+        with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\)"):
+            own_process(_watched, _never_come_back, tmp_path, 1, stall_timeout_s=1)
+
+
 def test_gang_that_never_starts_is_reported_as_stalled(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\) after its start"):
         own_process(_watched, _never_come_back, tmp_path, stall_timeout_s=1)
 
 
-@pytest.mark.parametrize("size", [0, True, "2"])
-def test_invalid_number_of_ranks_is_refused(size: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"np is {size!r}, expected a number of ranks, 1 or more")):
-        run_gang(_fine, size, logs=tmp_path)
-
-
-@pytest.mark.parametrize("stall_timeout_s", [0, -1.5, "300", float("inf"), float("nan")])
-def test_invalid_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"stall_timeout_s is {stall_timeout_s!r}, ")):
-        run_gang(_fine, 2, logs=tmp_path, stall_timeout_s=stall_timeout_s)
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        *(({"size": each}, f"np is {each!r}, expected a number of ranks, 1 or more") for each in (0, True, "2")),
+        *(({"stall_timeout_s": each}, f"stall_timeout_s is {each!r}, ") for each in (0, -1.5, "300", INF, NAN)),
+    ],
+)
+def test_invalid_number_is_refused(argument: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=re.escape(words)):
+        run_gang(_fine, **{"size": 2, "logs": tmp_path, **argument})
 
 
 def test_ranks_are_not_forked_after_tensorflow_started(tmp_path: Path) -> None:
