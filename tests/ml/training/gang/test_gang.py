@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextlib
-import contextlib
 import os
 import re
 import signal
@@ -184,44 +182,6 @@ def test_rank_that_computes_is_not_stalled(own_process: Any, tmp_path: Path) -> 
     assert own_process(_watched, work, tmp_path, 1, stall_timeout_s=2)[0] == ["done"]
     with pytest.raises(HopsError, match=r"made no progress for 2 s \(stall_timeout_s\)"):
         own_process(_watched, partial(_work_without_messages, False), tmp_path, 1, stall_timeout_s=2)
-
-
-def _compute_silently(placement: Placement, channel: Channel) -> str:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    while time.process_time() < 0.7:
-        pass
-    return "done"
-
-
-def test_rank_is_not_stalled_while_others_use_its_core(own_process: Any, tmp_path: Path) -> None:
-    core = {min(os.sched_getaffinity(0))}
-    with contextlib.ExitStack() as ending:
-        for _ in range(6):
-            busy = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            ending.callback(busy.kill)
-            os.sched_setaffinity(busy.pid, core)
-        assert own_process(_watched, _compute_silently, tmp_path, 1, stall_timeout_s=2.5)[0] == ["done"]
-        with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\)"):
-            own_process(_watched, _never_come_back, tmp_path, 1, stall_timeout_s=1)
-
-
-def _compute_silently(placement: Placement, channel: Channel) -> str:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    while time.process_time() < 0.7:
-        pass
-    return "done"
-
-
-def test_rank_is_not_stalled_while_others_use_its_core(own_process: Any, tmp_path: Path) -> None:
-    core = {min(os.sched_getaffinity(0))}
-    with contextlib.ExitStack() as ending:
-        for _ in range(6):
-            busy = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            ending.callback(busy.kill)
-            os.sched_setaffinity(busy.pid, core)
-        assert own_process(_watched, _compute_silently, tmp_path, 1, stall_timeout_s=2.5)[0] == ["done"]
-        with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\)"):
-            own_process(_watched, _never_come_back, tmp_path, 1, stall_timeout_s=1)
 
 
 def _compute_silently(placement: Placement, channel: Channel) -> str:
