@@ -105,10 +105,10 @@ quick-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(COVERED) $(NONE))
 
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(NONE))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(filter tests,$(TESTS)),--side airflow) $(NONE))
 
 all-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(filter tests/ml,$(TESTS_ML)),--side ml) $(NONE))
 
 lint: setup style types walls pages sizes ## check style, types, import walls and sizes
 

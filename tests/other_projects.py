@@ -47,7 +47,7 @@ def free_port() -> int:
 def is_ready(url: str) -> bool:
     """Returns whether a server answers."""
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(url, timeout=60):
             return True
     except OSError:
         return False

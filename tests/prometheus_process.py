@@ -68,7 +68,7 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait()
 
 
 def dashboard(name: str) -> dict[str, Any]:

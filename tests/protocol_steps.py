@@ -16,7 +16,7 @@ def say(context: Any, heard: str | None = None) -> dict[str, Any]:
     """Speaks in every way that a step can; after the first line, waits until who has heard it writes a file."""
     log = logging.getLogger("somewhere.deep")
     print("a plain line")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while heard and not Path(heard).exists():
         if time.monotonic() > deadline:
             raise TimeoutError("nobody has heard the first line")

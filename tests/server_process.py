@@ -79,7 +79,7 @@ class ServerProcess:
     def terminate(self) -> int:
         """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait()
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -88,7 +88,7 @@ class ServerProcess:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait()
 
     def call(
         self, path: str, body: object = None, *, headers: dict[str, str] | None = None, method: str | None = None

@@ -11,7 +11,6 @@ from waiting import is_gone, wait_for
 
 KEEPER = Path(__file__).resolve().parent.parent / "demo" / "keeper.py"
 STUBBORN = "trap '' TERM INT; sleep 1000 & echo $! > below; echo $$ > leader; wait; sleep 1000"
-PATIENCE_S = 30.0
 
 
 def keep(folder: Path, grace_s: float, *command: str) -> subprocess.Popen[str]:
@@ -38,7 +37,7 @@ def test_group_ignoring_signals_is_killed_after_the_grace_period(tmp_path: Path,
         keeper.stdin.close()
     else:
         keeper.terminate()
-    assert keeper.wait(PATIENCE_S) == 128 + 9
+    assert keeper.wait() == 128 + 9
     wait_for(lambda: all(map(is_gone, group)))
 
 
@@ -56,14 +55,14 @@ def test_kept_processes_end_with_a_killed_program(tmp_path: Path) -> None:
     )
     group = [number_in(tmp_path / name) for name in ("below", "leader")]
     asker.kill()
-    asker.wait(PATIENCE_S)
+    asker.wait()
     wait_for(lambda: all(map(is_gone, group)))
 
 
 def test_group_ends_with_its_leaders_exit_code(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 60, "bash", "-c", "sleep 1000 & echo $! > below; exit 7")
     below = number_in(tmp_path / "below")
-    assert keeper.wait(PATIENCE_S) == 7
+    assert keeper.wait() == 7
     wait_for(lambda: is_gone(below))
 
 
@@ -71,11 +70,11 @@ def test_a_gentle_command_ends_at_the_first_signal(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 60, "bash", "-c", "trap 'exit 3' TERM; echo $$ > leader; while :; do sleep 0.05; done")
     number_in(tmp_path / "leader")
     keeper.stdin.close()
-    assert keeper.wait(PATIENCE_S) == 3
+    assert keeper.wait() == 3
 
 
 def test_missing_command_is_named(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 1, "no-such-command")
-    _, errors = keeper.communicate(timeout=PATIENCE_S)
+    _, errors = keeper.communicate()
     assert keeper.returncode == 127
     assert "no-such-command cannot be started" in errors

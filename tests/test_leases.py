@@ -73,7 +73,7 @@ def test_take_over_waits_for_the_holders_end(
             assert not taken.done()
             holder.note = "result"
             holder.release()
-        taken.result(60)
+        taken.result()
     assert (record := other.read(first=True)) is not None
     assert (record.is_released, record.note) == ((False, None) if is_dead else (True, "result"))
     other.remove_first()

@@ -122,7 +122,7 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
     with ThreadPoolExecutor(1) as triggerer:
         event = triggerer.submit(asyncio.run, first_event())
         pipeline.deploy(pipeline.model("second"))
-        assert sensor().resume({}, event.result(60).payload) == 2
+        assert sensor().resume({}, event.result().payload) == 2
     with pytest.raises(AirflowFailException, match="PERMISSION_DENIED"):
         sensor().resume({}, {"error": "model server: PERMISSION_DENIED"})
 
@@ -214,7 +214,7 @@ def test_remote_server_is_controlled_by_persistent_config(pipeline: Pipeline, re
 
     # It was started with an empty config, and has forgotten everything; the next decision tells it again.
     remote.process.send_signal(signal.SIGKILL)
-    remote.process.wait(10)
+    remote.process.wait()
     remote.start()
     remote.wait_until_ready()
     assert remote.available(name) == []

@@ -128,7 +128,7 @@ def test_runtime_programs_ignore_modules_beside_a_linked_package(planted: Path, 
     linked.symlink_to(installed)
     command = [str(runtime_python), "-P", str(PROGRAMS)]
     environment = {**os.environ, "TMPDIR": str(planted), "PYTHONPATH": str(linked.parent)}
-    ended = subprocess.run(command, env=environment, cwd=planted, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=environment, cwd=planted, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout.splitlines()[-1]) == {
         "capture writer": "all is written",
@@ -148,5 +148,5 @@ def test_failed_test_fails_make_even_if_it_would_pass_again(tmp_path: Path) -> N
         "    is_second = tried.exists()\n    tried.touch()\n    assert is_second\n"
     )
     target = ["make", "--no-print-directory", "all-tests", f"TESTS={flaky}", "ALL_WORKERS=0"]
-    ended = subprocess.run(target, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(target, cwd=PACKAGE.parent, capture_output=True, text=True)
     assert ended.returncode == 2 and "1 failed" in ended.stdout and "1 passed" not in ended.stdout, ended.stdout

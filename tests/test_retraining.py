@@ -168,7 +168,7 @@ def test_concurrent_monitors_make_one_request(request_retraining: Requests, monk
     def check_at_once(drift: Drift, situation: Situation, memory: Memory) -> Finding:
         if threading.get_ident() not in waited:  # a second decision does not wait for the other monitor
             waited.add(threading.get_ident())
-            both.wait(60)
+            both.wait(600)
         return check(drift, situation, memory)
 
     def decide_in(dag_id: str) -> RetrainingDecision:

@@ -152,14 +152,14 @@ def test_a_damaged_record_is_named(store: ArtifactStore) -> None:
 
 def _publish_many(root: str, who: str, barrier: Any) -> None:
     store = ArtifactStore(root)
-    barrier.wait(30)
+    barrier.wait(600)
     for index in range(8):
         publish_schema(store, address(store), text_of("a", f"{who}{index}"), approved_by=who)
 
 
 def _freeze(root: str, who: str, barrier: Any, results: Any) -> None:
     store = ArtifactStore(root)
-    barrier.wait(30)
+    barrier.wait(600)
     results.put((who, freeze(store, text_of(who)).fingerprint))
 
 
@@ -174,7 +174,7 @@ def test_concurrent_publishers_lose_no_version(store: ArtifactStore) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join()
         assert process.exitcode == 0
     versions = schema_history(store, address(store))
     texts = {schema_text(store, address(store), v.version) for v in versions[1:]}
@@ -188,9 +188,9 @@ def test_concurrent_first_runs_freeze_one_schema(store: ArtifactStore) -> None:
     processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
     for process in processes:
         process.start()
-    result = dict(results.get(timeout=60) for _ in processes)
+    result = dict(results.get() for _ in processes)
     for process in processes:
-        process.join(60)
+        process.join()
     assert result["x"] == result["y"] == store.manifest(address(store)).fingerprint
     assert len(versions_of(store)) == 1
 

@@ -130,7 +130,7 @@ def test_the_command_becomes_the_server_of_a_connection(
 def test_default_paths_are_below_airflow_home(tmp_path: Path) -> None:
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HOPS_DEFAULT": ""}
     command = [str(Path(sys.executable).with_name("airflow")), "hops", "serve", "--", "--version"]
-    server = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    server = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert server.returncode == 0, server.stderr
     assert server.stdout.splitlines()[-2].startswith("airflow-hops model server: ")
     assert (tmp_path / "hops-serving" / "models.config").read_text() == "model_config_list {}\n"

@@ -89,7 +89,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
     assert working.exists(), failures
     folder = str(psutil.Process(hook._process.pid).cwd())
     hook.kill()
-    thread.join(60)
+    thread.join()
     assert not thread.is_alive() and failures
     left = []
     for process in psutil.process_iter():

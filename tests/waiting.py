@@ -1,18 +1,47 @@
-"""Waiting for what other processes do."""
+"""Waiting for what other processes do, with deadlines that do not pass while the run waits for a core."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
+from airflow_hops.core.processes.cpu_time import GivenTime
+
 T = TypeVar("T")
 BUSY, PATIENCE_S = 3, 400.0
-"""How much longer than on an idle machine what is waited for may take, and up to which time this holds."""
+"""How much longer than on a fast machine what is waited for may take, and up to which time this holds."""
 LOOKS = 5
 """How often a task is seen to wait before it is answered: ``dag.test()`` notes once more that it waits."""
+ROOT = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+"""The process above all that the run has started: a worker of pytest-xdist waits for what others start, too."""
+
+
+class Patience:
+    """A deadline, in seconds in which nothing that the run has started waits for a core that others use.
+
+    Args:
+        timeout_s: Those that it takes on a fast machine; see :data:`BUSY`.
+        short_s: Seconds before it is looked at: most waits are over by then.
+    """
+
+    def __init__(self, timeout_s: float, short_s: float = 2.0) -> None:
+        self.timeout_s = max(timeout_s, min(timeout_s * BUSY, PATIENCE_S))
+        self._begins_s = time.monotonic() + short_s
+        self._given: GivenTime | None = None
+
+    def is_over(self) -> bool:
+        if self._given is None:
+            if time.monotonic() > self._begins_s:
+                self._given = GivenTime(ROOT)
+            return False
+        return self._given.seconds() > self.timeout_s
 
 
 def wait_for(
@@ -26,16 +55,27 @@ def wait_for(
     Args:
         condition: What is asked.
         what: What is waited for, or a function that tells why it does not come; it may raise, too.
-        timeout_s: After so many seconds of an idle machine the test fails; see :data:`BUSY`.
+        timeout_s: See :class:`Patience`.
         poll_s: Seconds between questions.
     """
-    timeout_s = max(timeout_s, min(timeout_s * BUSY, PATIENCE_S))
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while not (result := condition()):
-        late = time.monotonic() > deadline
-        assert not late, f"not within {timeout_s} s: {what() if callable(what) else what}"
+        late = patience.is_over()
+        assert not late, f"not within {patience.timeout_s} s: {what() if callable(what) else what}"
         time.sleep(poll_s)
     return result
+
+
+def address_of(server: subprocess.Popen[bytes], log: Path) -> str:
+    """Waits until a server has written where it runs, and returns the address."""
+
+    def find() -> re.Match[str] | None:
+        assert server.poll() is None, log.read_text()
+        return re.search(r"Running on (http://\S+)", log.read_text())
+
+    match = wait_for(find, log.read_text, 120.0)
+    assert match is not None
+    return match[1]
 
 
 def is_gone(pid: int) -> bool:

@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from typing import Any
 
 import grpc
 import pytest
+from waiting import address_of
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
@@ -193,11 +193,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         server = subprocess.Popen(command, stdout=stream, stderr=stream)
         try:
-            deadline = time.monotonic() + 240
-            while not (match := re.search(r"Running on (http://\S+)", log.read_text())):
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
-            yield match[1]
+            yield address_of(server, log)
         finally:
             server.terminate()
             server.wait()

@@ -64,7 +64,7 @@ class WaitingRanks:
             return
         for connection in self._connections:
             connection.close()
-        self._gang.join(10)
+        self._gang.join(60)
         self._gang.kill()
         self._gang, self._connections, self._pids = None, (), []
 

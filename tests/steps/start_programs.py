@@ -14,7 +14,7 @@ from airflow_hops.ml.infra_validate import throwaway_server
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 600.0
 
 
 def start_capture_writer(folder: Path) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer"}
 """Roles by user."""
 PASSWORDS = {user: f"{user}'s" for user in ROLES}
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 300_000
 STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
 FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
@@ -187,7 +187,7 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
         yield Site(url, shown.home, PASSWORDS, settings)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait()
 
 
 @pytest.fixture(scope="package")

@@ -80,4 +80,4 @@ def run_own_dags(
         yield OwnDags(site, process, log)
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # a DAG that waits for an answer takes no other signal
-        process.wait(30)
+        process.wait()

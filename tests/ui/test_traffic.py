@@ -62,7 +62,7 @@ def test_traffic_set_on_the_page_is_served(site: Site, versions: tuple[int, int]
     reason = f"a look at it {uuid.uuid4().hex}"
     dialog.get_by_role("textbox", name="Reason").fill(reason)
     confirm.click()
-    expect(dialog).to_have_count(0, timeout=120_000)
+    expect(dialog).to_have_count(0)
     shares = sorted({champion: 30, canary: 70}.items())
     traffic = "Traffic: " + ", ".join(f"version {version} {percent}%" for version, percent in shares)
     expect(tiles(page).get_by_role("img", name=traffic)).to_be_visible()

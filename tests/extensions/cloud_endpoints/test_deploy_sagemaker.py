@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import uuid
@@ -15,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 from served_models import Pipeline
-from waiting import wait_for
+from waiting import address_of, wait_for
 
 from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.extensions.cloud_endpoints.hooks import sagemaker_services
@@ -36,8 +35,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("w") as stream:
         process = subprocess.Popen([sys.executable, API, "-H", "127.0.0.1", "-p", "0"], stdout=stream, stderr=stream)
         try:
-            wait_for(lambda: "Running on http" in log.read_text(), log.read_text, 120)
-            yield re.findall(r"Running on (http://\S+)", log.read_text())[0]
+            yield address_of(process, log)
         finally:
             process.terminate()
             process.wait()

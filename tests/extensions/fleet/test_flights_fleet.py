@@ -68,7 +68,7 @@ class Fleet:
         text = (REPOSITORY / "dags" / "flights_fleet.py").read_text()
         (line,) = (line.strip() for line in text.splitlines() if line.startswith("    airflow hops models owners"))
         environment = self.stack.airflow_environment(int(self.api.url.rpartition(":")[2]))
-        subprocess.run(shlex.split(line), env=environment, check=True, capture_output=True, timeout=120)
+        subprocess.run(shlex.split(line), env=environment, check=True, capture_output=True)
 
     def examples(self, artifact: Artifact) -> pa.Table:
         return pa.concat_tables(pq.read_table(path) for path in sorted(self.store.local(artifact).glob("*/*.parquet")))

@@ -322,7 +322,7 @@ def test_next_collection_continues_a_killed_one(tmp_path: Path) -> None:
 
     process = multiprocessing.get_context("fork").Process(target=collect_and_die)
     process.start()
-    process.join(60)
+    process.join()
     assert process.exitcode == -signal.SIGKILL
     assert set(store.files.folders_with(store.root, HIDDEN_NAME)) == uris(*removed)
     # A run began in between that uses one of them.
@@ -454,7 +454,7 @@ def test_removal_interrupted_by_a_kill_is_completed(tmp_path: Path) -> None:
         dying = GarbageCollection(store, RULE, never, NOW, captures, track=track)
         process = multiprocessing.get_context("fork").Process(target=dying.remove)
         process.start()
-        process.join(60)
+        process.join()
         assert process.exitcode == -signal.SIGKILL
         assert champion <= store.files.sizes(store.root).keys()
     assert [each.kind for each in GarbageCollection(store, RULE, never, NOW, captures).remove().removals.values()] == [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kubernetes_cluster import BUSYBOX, KubernetesCluster
-from waiting import BUSY, wait_for
+from waiting import wait_for
 
 _NUMBERS = itertools.count()
 
@@ -114,8 +114,7 @@ class Background:
 
     def result(self, timeout_s: float) -> Any:
         """Waits for the end; returns the function's result, or raises its error."""
-        self._thread.join(timeout_s * BUSY)
-        assert self.done(), f"still running after {timeout_s} s"
+        wait_for(self.done, "the end of the function", timeout_s)
         if self._error is not None:
             raise self._error
         return self._result

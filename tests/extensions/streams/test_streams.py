@@ -106,7 +106,7 @@ def polls(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
 
     async def wait(number: int) -> None:
         wanted = counted[0] + number
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(400):
             while counted[0] < wanted:
                 await asyncio.sleep(0.01)
 
@@ -134,7 +134,7 @@ def test_trigger_fires_once_for_new_records_and_those_of_an_outage(
         mock_kafka.send("events", [(0, b"new"), (2, b"new"), (2, b"new")])
         records = 0
         while records < 3:  # a poll between two records sees one of them
-            records += (await asyncio.wait_for(waiting, 60)).payload["records"]
+            records += (await asyncio.wait_for(waiting, 400)).payload["records"]
             waiting = asyncio.ensure_future(anext(running))
         await polls(3)
         assert not waiting.done(), "an event comes once"
@@ -142,7 +142,7 @@ def test_trigger_fires_once_for_new_records_and_those_of_an_outage(
         assert state.values["hops_topic_ends.events"] == {"0": 4, "1": 0, "2": 2, "3": 0}
         waiting.cancel()
         mock_kafka.send("events", [(1, b"while no triggerer runs")])
-        event = await asyncio.wait_for(anext(events()), 60)
+        event = await asyncio.wait_for(anext(events()), 400)
         assert event.payload == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
 
     asyncio.run(watch())
@@ -157,7 +157,7 @@ def test_shared_trigger_fires_without_state(mock_kafka: Broker, polls: Callable[
         waiting = asyncio.ensure_future(anext(trigger.run()))
         await polls(2)
         mock_kafka.send("events", [(0, b"new")])
-        return (await asyncio.wait_for(waiting, 60)).payload
+        return (await asyncio.wait_for(waiting, 400)).payload
 
     assert asyncio.run(watch()) == {"topic": "events", "records": 1, "offsets": {"0": [1, 2]}}
 

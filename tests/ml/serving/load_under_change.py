@@ -71,7 +71,7 @@ class Load:
         if label:
             request.model_spec.version_label = label
         sticky = (("x-sticky-key", f"client-{number}"),) if number % 4 == 0 else None
-        answer = await call(request.SerializeToString(), timeout=30, metadata=sticky)
+        answer = await call(request.SerializeToString(), timeout=300, metadata=sticky)
         response = protocol.PredictResponse.FromString(answer)
         return response.model_spec.version.value, tensors.from_proto(response.outputs["score"])
 

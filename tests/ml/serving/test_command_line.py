@@ -37,14 +37,14 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         port = taken.getsockname()[1]
         for flag, advice in (("port", "--port=0 takes a free one"), ("rest_api_port", "--rest_api_port=auto")):
             server = start_server(**{flag: port}, **flags)
-            assert server.process.wait(60) == 1
+            assert server.process.wait() == 1
             (line,) = [line for line in server.log().splitlines() if "taken" in line]
             assert line.startswith(f"airflow_hops.serving: --{flag}={port}: port {port} of 127.0.0.1 is taken")
             assert advice in line
             assert "Traceback" not in server.log()
     port = int(shared_server.address.rpartition(":")[2])
     another = start_server(port=port, **flags)
-    assert another.process.wait(60) == 1
+    assert another.process.wait() == 1
     assert f"--port={port}: port {port} of 127.0.0.1 is taken" in another.log(), "a model server shares none"
 
 
@@ -213,10 +213,10 @@ def test_ports_open_once_models_answer(
     wait_for(lambda: "model broken version 1 did not load" in server.log(), server.log)
     for each in (port, rest_port):  # the other model is still loading
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", each), timeout=5).close()
+            socket.create_connection(("127.0.0.1", each), timeout=60).close()
 
     def predict_by_grpc() -> Any:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
         with ModelServerClient(server.address) as client:
             return client.predict("vectors", {"x": [[1.0, 2.0, 3.0]]}).version
 
@@ -228,7 +228,7 @@ def test_ports_open_once_models_answer(
             lambda: server.call("/readyz"),
         )
         asked = [executor.submit(first_answer, server, ask) for ask in asks]
-        answers = [answer.result(60) for answer in asked]
+        answers = [answer.result() for answer in asked]
     ready = {"ready": True, "models": {"vectors": [7]}, "unavailable": ["broken"]}
     assert answers == [(200, {"outputs": [[2.0, 4.0, 6.0]]}), 7, (200, ready)]
     status, message = server.error("/v1/models/broken:predict", body)
@@ -246,7 +246,7 @@ def test_port_taken_during_loading_is_reported_in_one_line(
     server = start_server(wait=False, model_base_path=path, **{taken: port})
     wait_for(lambda: is_held(port), server.log)
     with socket.create_server(("127.0.0.1", port)):
-        assert server.process.wait(60) == 1
+        assert server.process.wait() == 1
     assert f"airflow_hops.serving: --{taken}={port}: port {port} of 127.0.0.1 is taken by another" in server.log()
 
 

@@ -87,7 +87,7 @@ def test_cancelled_call_leaves_no_state(echo: Echo, how: str) -> None:
             answered = echo.ask.future(b"slow")
             if answered.code() is grpc.StatusCode.OK:
                 break
-    assert echo.server.stop(10).wait(10)
+    assert echo.server.stop(300).wait()
     del runs, waits, begun, call, answered
     # type(): isinstance() would ask the proxies of other modules, which import what they stand for.
     while any(type(each) is _Call for each in gc.get_objects()):
@@ -104,7 +104,7 @@ def test_cancelled_call_is_not_run(echo: Echo) -> None:
     assert set(heard) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
     echo.may_end.set()
     assert runs.result() == b"wait"
-    assert echo.server.stop(10).wait(10)
+    assert echo.server.stop(300).wait()
     assert set(echo.answered) <= {b"wait", b"quick"}
 
 
@@ -113,15 +113,15 @@ def test_quick_request_that_takes_long_delays_no_other(echo: Echo) -> None:
     threads = threading.active_count()
     stuck = echo.ask.future(b"stuck")
     echo.running.acquire()
-    assert echo.ask.future(b"quick", timeout=30).result() == b"quick"
+    assert echo.ask.future(b"quick", timeout=300).result() == b"quick"
     again = echo.ask.future(b"stuck")  # none counts as quick meanwhile
     echo.running.acquire()
     assert echo.ask.future(b"quick", timeout=0.3).code() is grpc.StatusCode.DEADLINE_EXCEEDED  # the pool is full
     echo.may_end.set()
     assert [stuck.result(), again.result()] == [b"stuck", b"stuck"]
     wait_for(lambda: threading.active_count() <= threads + 1, "the thread that was stuck has ended")
-    assert [echo.ask(b"quick", timeout=30) for _ in range(10)] == [b"quick"] * 10
-    assert echo.server.stop(10).wait(10)
+    assert [echo.ask(b"quick", timeout=300) for _ in range(10)] == [b"quick"] * 10
+    assert echo.server.stop(300).wait()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit
@@ -133,7 +133,7 @@ def test_server_with_a_stuck_request_stops(echo: Echo) -> None:
     stopped = echo.server.stop(0.1)
     assert not stopped.wait(0.5)
     echo.may_end.set()
-    assert stopped.wait(10)
+    assert stopped.wait()
 
 
 def test_drain_answers_received_calls_and_closes_the_rest(echo: Echo) -> None:
@@ -143,15 +143,15 @@ def test_drain_answers_received_calls_and_closes_the_rest(echo: Echo) -> None:
     begun = echo.begin()
     while echo.ask.future(b"quick").code() is not grpc.StatusCode.UNAVAILABLE:
         pass
-    stopped = echo.server.stop(5)
+    stopped = echo.server.stop(300)
     with grpc.insecure_channel(f"127.0.0.1:{echo.port}") as late, pytest.raises(grpc.RpcError) as refused:
-        late.unary_unary(PATH)(b"quick", timeout=10)
+        late.unary_unary(PATH)(b"quick", timeout=300)
     # Cancelled, if the connection came while the port was being closed.
     assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     echo.may_end.set()
     assert [call.result() for call in (runs, waits, last)] == [b"wait"] * MOST
     assert begun.code() is not grpc.StatusCode.OK
-    assert stopped.wait(60)
+    assert stopped.wait()
 
 
 def test_exception_reaches_the_client_and_the_server_continues(echo: Echo) -> None:
@@ -203,7 +203,7 @@ def test_waiting_messages_respect_the_memory_limit(echo: Echo) -> None:
     # Decoding it would take more than there is.
     assert waits.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     for _ in range(MOST + 1):
-        assert echo.ask(bytes(2000), timeout=10) == bytes(2000)
+        assert echo.ask(bytes(2000), timeout=300) == bytes(2000)
 
 
 @pytest.mark.parametrize("long", [(10.0, 10.0), (10.0, 1e-5)], ids=["computes", "waits"])

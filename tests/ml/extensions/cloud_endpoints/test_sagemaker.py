@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import address_of
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
@@ -54,11 +54,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setattr(SageMakerEndpoints, "poll_s", 0.01)
         process = subprocess.Popen(command, stdout=stream, stderr=stream)
         try:
-            deadline_s = time.monotonic() + 120
-            while not (match := re.search(r"Running on (http://\S+)", log.read_text())):
-                assert process.poll() is None and time.monotonic() < deadline_s, log.read_text()
-                time.sleep(0.05)
-            yield match[1]
+            yield address_of(process, log)
         finally:
             process.terminate()
             process.wait()

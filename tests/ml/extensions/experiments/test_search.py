@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import ask_mlflow
 import pytest
 from searches import Searches
+from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError
@@ -74,9 +74,7 @@ def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str
     """Asks to stop a trial, or the search, as soon as a trial runs."""
 
     def ask() -> None:
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline and not (study.read() and [t for t in study.trials() if t.number == number]):
-            time.sleep(0.1)
+        wait_for(lambda: study.read() and [t for t in study.trials() if t.number == number], f"trial {number}", 240)
         study.request_stop(what, by)
 
     thread = threading.Thread(target=ask)

@@ -51,7 +51,7 @@ def mlserver(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield f"127.0.0.1:{ports['grpc_port']}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:
             with connection:
                 return answer_task(connection, b"secret")
         finally:
-            calling.result(20)
+            calling.result()
 
 
 def test_peer_with_the_secret_is_accepted() -> None:

@@ -50,7 +50,7 @@ class Cluster:
 
     def hear(self) -> Any:
         """Returns the driver's next message: who has met, or how the gang ended."""
-        assert self.connection.poll(120), "the driver says nothing"
+        assert self.connection.poll(600), "the driver says nothing"
         return self.connection.recv()
 
     def run(self, size: int, code_paths: tuple[str, ...], **params: Any) -> Ended:
@@ -104,7 +104,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     theirs.close()
     yield Cluster(driver, ours)
     ours.close()
-    driver.join(20)
+    driver.join(60)
     driver.kill()
     for logs in set(workers.glob("app-*")) - folders:
         shutil.rmtree(logs)

@@ -40,7 +40,7 @@ class Doubling:
         self.batcher = Batcher(self._double, BatchingOptions(**options), ThreadPoolExecutor(1))
 
     def _double(self, signature: Any, feeds: Any, aliases: Any, deadline_s: float) -> list[Any]:
-        self.gate.wait(20)
+        self.gate.wait()
         self.sizes.append(len(feeds[0]))
         if (feeds[0] == 13).any():
             raise invalid_argument("13 is refused")
@@ -64,7 +64,7 @@ class Doubling:
         threads = [self.asking(array, answer) for array, answer in zip(arrays, answers, strict=True)]
         self.gate.set()
         for thread in threads:
-            thread.join(20)
+            thread.join()
         return [answer for (answer,) in answers], self.sizes
 
     def _waiting(self) -> int:
@@ -99,14 +99,14 @@ def test_full_queue_long_wait_and_outputs_without_rows_are_refused() -> None:
     refused = full.ask([1])
     full.gate.set()
     for thread in threads:
-        thread.join(20)
+        thread.join()
 
     slow = Doubling()
     slow.gate.clear()
     holder = slow.asking([1], [])
     late = slow.ask([2], time.monotonic() + 0.05)
     slow.gate.set()
-    holder.join(20)
+    holder.join()
 
     patient = Doubling(batch_timeout_micros=10**9)
     given_up = patient.ask([2], time.monotonic() + 0.05)
@@ -159,7 +159,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
         for alias, value in inputs.items():
             request.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
         try:
-            reply = predict(request, timeout=30)
+            reply = predict(request, timeout=300)
         except grpc.RpcError as error:
             return [error.code().name, error.details()]
         return {alias: tf.make_ndarray(tensor).tolist() for alias, tensor in sorted(reply.outputs.items())}
