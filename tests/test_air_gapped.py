@@ -1,4 +1,4 @@
-"""Both environments, made on a machine without a network: ``docs/start/air_gapped.md``."""
+"""Both environments, made on a machine without a network: ``docs/start/platforms.md``."""
 
 from __future__ import annotations
 
