@@ -8,6 +8,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from server_process import ServerProcess
 from step_runner import StepRunner
+from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import BlessingProperties
@@ -330,12 +332,33 @@ class Pipeline:
     def events(self) -> list[tuple[str, int]]:
         return [(entry["event"], entry["version"]) for entry in self.record()["history"]]
 
-    def labels(self) -> dict[str, int]:
-        """Labels of the model in the server's config file."""
+    def state(self) -> tuple[Any, ...]:
+        """All that a decision may change: record, shares, the entry of the server's config, and MLflow's aliases."""
+        try:
+            record = self.record()
+        except FileNotFoundError:
+            record = {}
+        shares = json.loads(self.server.traffic_file.read_text())["models"].get(self.name)
+        return record, shares, str(self.config() or ""), self.aliases()
+
+    def expect(self, *, traffic: dict[int, float] | None = None, loaded: list[int] | None = None, **names: Any) -> None:
+        """Expects shares and loaded versions once they are there, and ``aliases``, ``labels`` and ``events`` now."""
+        if traffic is not None:
+            wait_for(lambda: self.server.traffic(self.name) == traffic, f"the shares {traffic}")
+        if loaded is not None:
+            wait_for(lambda: self.server.available(self.name) == loaded, f"the versions {loaded}")
+        assert {name: getattr(self, name)() for name in names} == names
+
+    def config(self) -> Any:
+        """The model's entry in the server's config file, if there is one."""
         from airflow_hops.core.serving_api.config import read_config
 
         models = read_config(self.server.config_file).model_config_list.config
-        return next(dict(model.version_labels) for model in models if model.name == self.name)
+        return next((model for model in models if model.name == self.name), None)
+
+    def labels(self) -> dict[str, int]:
+        """Labels of the model in the server's config file."""
+        return dict(self.config().version_labels)
 
     def aliases(self) -> dict[str, int]:
         """MLflow's aliases of the model."""
@@ -352,14 +375,21 @@ class Pipeline:
         )
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Iterator[Pipeline]:
-    """A model name that no other test uses, and that the server forgets after the test."""
+@contextmanager
+def new_pipeline(folder: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Iterator[Pipeline]:
+    """A model name that no other test uses, and that the server forgets at the end."""
     from airflow_hops.core.serving_api.config import remove_model
     from airflow_hops.core.serving_api.traffic_config import set_traffic
 
-    runner, server = StepRunner(str(tmp_path / "store"), runtime), processes.server
+    runner, server = StepRunner(str(folder / "store"), runtime), processes.server
     name = f"flights-{uuid.uuid4().hex[:8]}"
     yield Pipeline(runner, server, processes.launcher, processes.saved_models, tracking_uri, name)
     remove_model(server.config_file, name)
     set_traffic(server.traffic_file, name, None)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Iterator[Pipeline]:
+    """The test's own model name; see :func:`new_pipeline`."""
+    with new_pipeline(tmp_path, runtime, processes, tracking_uri) as result:
+        yield result

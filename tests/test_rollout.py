@@ -17,11 +17,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskAwaitingInput, TaskDeferred
 from served_models import Pipeline
-from waiting import wait_for
+from world import World, context_of, refused
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.core.rollout.plan import Limits, RolloutPlan
+from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.rollout import APPROVE, REJECT, RolloutOperator
@@ -35,7 +34,7 @@ def canary(pipeline: Pipeline, kind: str, percent: int = 50) -> Artifact:
     """A canary beside the first model, taking its share already."""
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model(kind), canary_percent=percent)
-    wait_for(lambda: pipeline.server.traffic(pipeline.name).get(2) == percent, "the canary's share")
+    pipeline.expect(traffic={1: 100 - percent, 2: percent})
     return deployment
 
 
@@ -64,7 +63,7 @@ def test_good_canary_is_promoted_step_by_step_under_load(pipeline: Pipeline) -> 
             min_requests=30,
             limits={"significance": 0.001},
         )
-        wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "all the traffic")
+        pipeline.expect(traffic={2: 100})
     finally:
         stop.set()
         client.join()
@@ -125,13 +124,10 @@ def test_bad_canary_is_rolled_back_with_the_reason(
     rollout = pipeline.rollout(deployment, min_requests=25)
     assert rollout.properties["decision"] == "rolled_back"
     assert any(reason in text for text in rollout.properties["reasons"]), rollout.properties["reasons"]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
-    wait_for(lambda: pipeline.server.available(pipeline.name) == [1], "the canary is unloaded")
-    assert pipeline.aliases() == {"champion": 1}
-    assert pipeline.record()["challenger"] is None
-    assert pipeline.record()["champion"]["version"] == 1
-    assert pipeline.events()[-1] == ("rolled_back", 2)
-    assert reason in pipeline.record()["history"][-1]["why"]
+    pipeline.expect(traffic={1: 100}, loaded=[1], aliases={"champion": 1})
+    record = pipeline.record()
+    assert (record["challenger"], record["champion"]["version"]) == (None, 1)
+    assert pipeline.events()[-1] == ("rolled_back", 2) and reason in record["history"][-1]["why"]
 
 
 def test_canary_that_looks_worse_at_100_percent_returns_and_is_compared_there(pipeline: Pipeline) -> None:
@@ -139,17 +135,16 @@ def test_canary_that_looks_worse_at_100_percent_returns_and_is_compared_there(pi
     plan: dict[str, Any] = {"steps": [50, 100], "bake_time_s": [0.0, 20.0]}
     pipeline.server.ask(pipeline.name, 80)
     assert "gets 100%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "the canary has all the traffic")
+    pipeline.expect(traffic={2: 100})
     pipeline.server.ask(pipeline.name, 40, far_every=2)
     assert "gets 50%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 50, 2: 50}, "both versions are asked")
-    event = pipeline.record()["history"][-1]
-    assert event["why"].startswith("looks worse at 100%, back to 50%: ") and "refusals: 20 of 40 " in event["why"]
+    pipeline.expect(traffic={1: 50, 2: 50})
+    why = pipeline.record()["history"][-1]["why"]
+    assert why.startswith("looks worse at 100%, back to 50%: ") and "refusals: 20 of 40 " in why
     pipeline.server.ask(pipeline.name, 100, far_every=2)
-    rollout = pipeline.rollout(deployment, **plan)
-    assert rollout.properties["decision"] == "rolled_back"
+    assert pipeline.rollout(deployment, **plan).properties["decision"] == "rolled_back"
     assert "at 50%: refusals: " in pipeline.record()["history"][-1]["why"]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
+    pipeline.expect(traffic={1: 100})
 
 
 @pytest.mark.parametrize("approved", [True, False])
@@ -216,15 +211,14 @@ def test_operator_asks_waits_and_passes_the_answer_on(monkeypatch: pytest.Monkey
 def test_canary_without_requests_times_out(pipeline: Pipeline) -> None:
     deployment = canary(pipeline, "second", 10)
     left = pipeline.rollout(deployment, timeout_s=0.5, on_timeout="leave")
-    assert left.properties["decision"] == "left"
-    assert left.properties["traffic"] == {"1": 90, "2": 10}
+    assert (left.properties["decision"], left.properties["traffic"]) == ("left", {"1": 90, "2": 10})
     assert pipeline.server.traffic(pipeline.name) == {1: 90, 2: 10}
-    assert pipeline.aliases() == {"champion": 1, "challenger": 2}
+    pipeline.expect(aliases={"champion": 1, "challenger": 2})
+
     rollout = pipeline.rollout(deployment, timeout_s=0.5)
     assert rollout.properties["decision"] == "rolled_back"
     assert "not judged within 0.5 s: the canary was asked 0 times, 20 needed" in rollout.properties["reasons"][0]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
-    assert pipeline.aliases() == {"champion": 1}
+    pipeline.expect(traffic={1: 100}, aliases={"champion": 1})
 
 
 def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipeline: Pipeline) -> None:
@@ -233,42 +227,24 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
     rollout = pipeline.rollout(deployment)
     assert rollout.properties["decision"] == "rolled_back"
     assert "superseded by version 3" in rollout.properties["reasons"][0]
-    assert pipeline.aliases() == {"champion": 1, "challenger": 3}
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 3: 20}, "the successor's share")
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"bake_time_s": 60.0, "timeout_s": 30.0}, "timeout is 30 s, bake_time 60 s"),
-        ({"steps": [5, 50]}, r"steps is \[5, 50\]; expected ascending whole percents from 1 on that end at 100"),
-        ({"steps": [50, 5, 100]}, r"steps is \[50, 5, 100\]"),
-        ({"bake_time_s": [1.0, 2.0, 3.0]}, "one duration for all of the 2 steps, or one for each"),
-    ],
-)
-def test_bad_plan_is_refused(values: dict[str, Any], message: str) -> None:
-    good = {"min_requests": 1, "timeout_s": 60.0, "on_timeout": "leave", "approval": False, "keep_versions": 1}
-    with pytest.raises(BadInput, match=message):
-        RolloutPlan.of(**{"steps": [50, 100], "bake_time_s": 0.0, **good, "longest_wait_s": 1.0, **values})
+    pipeline.expect(traffic={1: 80, 3: 20}, aliases={"champion": 1, "challenger": 3})
 
 
 def test_missing_port_is_named_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"))
-    with pytest.raises(StepFailed, match="set its field 'serving_rest_port'") as caught:
+    with refused("set its field 'serving_rest_port'"):
         pipeline.rollout(deployment, services={"serving_rest_port": ""})
-    assert not caught.value.retryable
     assert not pipeline.store.exists(pipeline.runner.last_uri)
-    assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+    pipeline.expect(events=[("deployed", 1), ("canary", 2)])
 
 
 def test_deployment_of_another_store_is_refused(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    properties = {"model_name": pipeline.name, "version": 7, "mode": "canary"}
-    with pytest.raises(StepFailed, match="version 7 is neither challenger nor champion"):
-        pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f", properties=properties))
-    with pytest.raises(StepFailed, match="expected model_name and version"):
-        pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f"))
+    named = {"model_name": pipeline.name, "version": 7, "mode": "canary"}
+    for properties, words in ((named, "version 7 is neither challenger nor"), ({}, "expected model_name and version")):
+        with refused(words):
+            pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f", properties=properties))
 
 
 @pytest.mark.parametrize(
@@ -303,23 +279,17 @@ def test_trigger_tolerates_partial_and_missing_servers(answer: bytes) -> None:
         answering.join()
 
 
-def test_champion_needs_no_rollout_and_no_process(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_HOPS_DEFAULT",
-        json.dumps({"conn_type": "hops", "extra": {"store": store.root, "runtime": "/nowhere"}}),
-    )
+def test_champion_needs_no_rollout_and_no_process(world: World) -> None:
+    store = world.connect(runtime="/nowhere").store
     properties = {"model_name": "flights", "version": 1, "mode": "champion", "traffic": {"1": 100}}
     deployment = Artifact(f"{store.root}/d/r/deploy/deployment", "deployment", "f", properties=properties)
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None):
         operator = RolloutOperator(
             task_id="rollout", deployment=deployment.to_dict(), min_requests=10, limits={"min_labels": 7},
             bake_time=timedelta(minutes=5), polling={"longest": timedelta(seconds=5)},
         )  # fmt: skip
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="rollout", map_index=-1, try_number=1)
-    result = operator.run_step(RuntimeHook(), {"ti": ti, "dag": dag})  # type: ignore[arg-type]
-    artifact = Artifact.from_dict(result.value)
-    assert artifact.properties["decision"] == "champion"
-    assert artifact.properties["traffic"] == {"1": 100}
+    artifact = Artifact.from_dict(operator.run_step(RuntimeHook(), context_of("rollout")).value)
+    assert (artifact.properties["decision"], artifact.properties["traffic"]) == ("champion", {"1": 100})
     assert store.verify(artifact).kind == "rollout"
     params = operator.step_params({})
     assert (params["plan"]["bake_time_s"], params["plan"]["longest_wait_s"]) == ((300.0,) * 4, 5.0)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from served_models import ConnectedServer, Pipeline
-from waiting import wait_for
 
 pytestmark = pytest.mark.runtime
 
@@ -24,7 +23,7 @@ def test_a_step_and_a_promotion_survive_a_kill(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("onnx"), canary_percent=30)
     plan: dict[str, Any] = {"steps": [60, 100], "min_requests": 20, "keep_versions": 1}
-    wait_for(lambda: shares(pipeline) == {1: 70, 2: 30}, "the canary's share")
+    pipeline.expect(traffic={1: 70, 2: 30})
     pipeline.server.ask(pipeline.name, 100)
 
     def killed(before: str) -> list[str]:
@@ -37,8 +36,8 @@ def test_a_step_and_a_promotion_survive_a_kill(pipeline: Pipeline) -> None:
     assert pipeline.record()["challenger"]["traffic_percent"] == 60, "decided, and not yet in effect"
     assert json.loads(pipeline.server.traffic_file.read_text())["models"][pipeline.name] == {"1": 70, "2": 30}
     assert "waiting" in pipeline.poll(deployment, **plan)
-    wait_for(lambda: shares(pipeline) == {1: 40, 2: 60}, "the share that was decided")
-    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("step", 2)]
+    pipeline.expect(traffic={1: 40, 2: 60})
+    pipeline.expect(events=[("deployed", 1), ("canary", 2), ("step", 2)])
 
     pipeline.server.ask(pipeline.name, 60)
     for point in ("traffic", "artifact"):
@@ -48,25 +47,24 @@ def test_a_step_and_a_promotion_survive_a_kill(pipeline: Pipeline) -> None:
     done = pipeline.poll(deployment, **plan)
     assert done.properties["decision"] == "promoted"
     assert [event for event, _ in pipeline.events()].count("promoted") == 1
-    wait_for(lambda: shares(pipeline) == {2: 100}, "all the traffic")
-    wait_for(lambda: pipeline.server.available(pipeline.name) == [2], "the old version is unloaded")
-    assert pipeline.aliases() == {"champion": 2}
+    pipeline.expect(traffic={2: 100})
+    pipeline.expect(loaded=[2], aliases={"champion": 2})
     assert pipeline.server.ask(pipeline.name, 10) == 0
 
 
 def test_a_rollback_survives_a_kill(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("nan"), canary_percent=50)
-    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    pipeline.expect(traffic={1: 50, 2: 50})
     pipeline.server.ask(pipeline.name, 60)
     assert set(pipeline.kill(pipeline.poll, deployment, before="traffic")) == {"record"}
     assert pipeline.events()[-1] == ("rolled_back", 2)
     assert "'probability' is NaN or infinite" in pipeline.record()["history"][-1]["why"]
     # Nobody looks again, but the next model comes: it begins from what was decided.
     third = pipeline.deploy(pipeline.model("third"), canary_percent=10)
-    wait_for(lambda: shares(pipeline) == {1: 90, 3: 10}, "the successor's share")
+    pipeline.expect(traffic={1: 90, 3: 10})
     assert pipeline.rollout(deployment).properties["decision"] == "rolled_back"
-    assert pipeline.aliases() == {"champion": 1, "challenger": 3}
+    pipeline.expect(aliases={"champion": 1, "challenger": 3})
     assert shares(pipeline) == {1: 90, 3: 10}
     assert third.properties["champion"] == 1
 
@@ -76,7 +74,7 @@ def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
     plan: dict[str, Any] = {"steps": [50, 75, 100], "min_requests": 60}
-    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    pipeline.expect(traffic={1: 50, 2: 50})
     server.ask(pipeline.name, 80)
     assert "requests, 0 failed" in pipeline.poll(deployment, **plan)["waiting"]["text"]
     counts = pipeline.record()["challenger"]["rollout"]["seen"]
@@ -87,7 +85,7 @@ def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     assert pipeline.record()["challenger"]["rollout"]["seen"] == counts
     server.start()
     server.wait_until_ready()
-    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")
+    pipeline.expect(traffic={1: 50, 2: 50})
     server.ask(pipeline.name, 100)
     result = pipeline.poll(deployment, **plan)
     assert "gets 75%" in result["waiting"]["text"]
@@ -96,7 +94,7 @@ def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     assert asked + event["stable"]["requests"] == 180
     median = next(finding for finding in event["findings"] if finding["what"] == "latency_p50")
     assert f"of {asked} beyond" in median["text"], "the latencies of both servers"
-    wait_for(lambda: shares(pipeline) == {1: 25, 2: 75}, "the next share")
+    pipeline.expect(traffic={1: 25, 2: 75})
 
 
 def test_undecided_share_is_corrected_and_a_manual_one_respected(pipeline: Pipeline) -> None:
@@ -105,15 +103,15 @@ def test_undecided_share_is_corrected_and_a_manual_one_respected(pipeline: Pipel
     pipeline.server.traffic_file.write_text(
         pipeline.server.traffic_file.read_text().replace('"1": 60', '"1": 10').replace('"2": 40', '"2": 90')
     )
-    wait_for(lambda: shares(pipeline) == {1: 10, 2: 90}, "a share that is not in the record")
+    pipeline.expect(traffic={1: 10, 2: 90})
     pipeline.poll(deployment)
-    wait_for(lambda: shares(pipeline) == {1: 60, 2: 40}, "the decided share")
+    pipeline.expect(traffic={1: 60, 2: 40})
 
 
 def test_undecided_canary_waits_for_more_requests(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("failing"), canary_percent=50)
-    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    pipeline.expect(traffic={1: 50, 2: 50})
     # Of each version as many, so that chance does not decide: 5 of 30 and 0 of 30 are in doubt (p = 0.026).
     refused = [
         pipeline.server.call(
