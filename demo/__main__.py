@@ -9,6 +9,7 @@ share, step by step, and compares both versions on those. Whatever comes out is 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from airflow_hops import Artifact
+from airflow_hops.core.processes.cpu_time import GivenTime
 from airflow_hops.core.schema.history import has_schema, request_reset
 from airflow_hops.extensions import step_variables
 from demo.airflow_api import AirflowApi
@@ -143,12 +145,12 @@ class Demo:
 
     def retraining_run(self, known: set[str]) -> str | None:
         """The run of the training DAG that the monitor's asset event started, or None when it emitted none."""
-        deadline = time.monotonic() + (RETRAINING_APPEARS_S if self.asked else 0)
+        given = GivenTime(os.getpid())
         while True:
             for run in self.api.runs(TRAINING):
                 if run["dag_run_id"] not in known:
                     return str(run["dag_run_id"])
-            if time.monotonic() >= deadline:
+            if not self.asked or given.seconds() > RETRAINING_APPEARS_S:
                 if self.asked:
                     raise ServiceFailed("the monitor asked for a retraining, but no run of flights_training followed")
                 return None

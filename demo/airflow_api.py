@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+
+from airflow_hops.core.processes.cpu_time import GivenTime
 
 FINISHED = ("success", "failed")
 _TRIES = 5
@@ -51,8 +54,8 @@ class AirflowApi:
         Raises:
             TimeoutError: it has not; the message carries the import errors.
         """
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        given = GivenTime(os.getpid())
+        while given.seconds() < timeout_s:
             try:
                 self._request("GET", f"/dags/{dag_id}")
                 return

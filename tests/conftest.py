@@ -35,6 +35,7 @@ def set_airflow_environment() -> str:
     os.environ["AIRFLOW_HOME"] = home
     os.environ.setdefault("HOPS_TESTS_HOME", home)  # pytest's own, also in workers
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "600"  # Airflow counts by the clock, on a busy machine, too
     os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(REPOSITORY / "tests" / "dags")
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
     os.environ["AIRFLOW__HOPS__WARM_START"] = "False"
