@@ -54,7 +54,7 @@ COSTLY: dict[str, str] = {
 }
 """Test to the reason why it may take longer."""
 SHOWN = 10
-SIDES = {"airflow": 15_000, "ml": 15_000}
+SIDES = {"airflow": 10_000, "ml": 12_000}
 """How many times the loop's CPU time all tests of a side may take."""
 LOOP_EVERY = 100
 """Tests of a process after which it computes the loop again."""

@@ -233,7 +233,7 @@ def test_waiting_back_test_can_be_killed(shop: Shop, replay: Any) -> None:
         assert not wait([waiting], 0.7).done
         waits._hook.kill()
         with pytest.raises(HopsError, match="killed while another back-test trained"):
-            waiting.result(5)
+            waiting.result()
 
 
 def test_champion_of_a_search_repeats_the_search(shop: Shop, replay: Any) -> None:

@@ -58,7 +58,7 @@ def test_wrong_inputs_are_explained(shared_server: ServerProcess) -> None:
 
 def test_missing_server_is_named() -> None:
     with pytest.raises(ModelServerError, match=r"127\.0\.0\.1:1 does not answer \(UNAVAILABLE: "):
-        ModelServerClient("127.0.0.1:1", timeout_s=2).status("flights")
+        ModelServerClient("127.0.0.1:1", timeout_s=60).status("flights")
 
 
 def test_declared_messages_match_tensorflow_serving() -> None:
