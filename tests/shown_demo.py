@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from waiting import wait_for
 from airflow_hops.core.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 1100
 LIVE_UNTIL = ("2013-04-16", "2013-05-16", "2013-06-16")
 """Ends of the periods after which the monitor looks; the last of them has drifted."""
 IDLE = ("scheduler", "dag-processor", "triggerer")
@@ -213,8 +211,6 @@ def shown_demo(
     )
     assert process.stdout is not None
     shown = ShownDemo(home, process, events)
-    killed = threading.Timer(TIMEOUT_S, process.kill)
-    killed.start()
     try:
         for line in process.stdout:
             shown.printed += line
@@ -223,9 +219,7 @@ def shown_demo(
                 break
         else:
             shown.code = process.wait()
-        killed.cancel()
         print(shown.printed[-20000:])
         yield shown
     finally:
-        killed.cancel()
         shown.stop()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_process import missing_panels
 from rich.console import Console
-from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
+from shown_demo import REPOSITORY, demo_environment, processes_below
 from waiting import wait_for
 
 from airflow_hops.core.schema.history import schema_history
@@ -165,7 +165,7 @@ def test_failed_start_fails_the_demo_and_stops_the_rest(tmp_path):
     home = tmp_path / "home"
     process = start_demo(home, tmp_path / "none")
     try:
-        printed, _ = process.communicate(timeout=TIMEOUT_S)
+        printed, _ = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 1
