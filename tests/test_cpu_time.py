@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from airflow_hops.core.processes.cpu_time import GivenTime, communicate, cpu_seconds
 from airflow_hops.core.processes.ending import descendants, send_signal
@@ -60,3 +62,18 @@ def test_what_hangs_is_killed() -> None:
     ):
         communicate(process, 0.5)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_wait_in_vain_ends() -> None:
+    with pytest.raises(AssertionError, match=r"not within 0\.03 s: what never comes"):
+        wait_for(lambda: None, "what never comes", 0.01)
+
+
+def test_hanging_test_fails_and_others_run(tmp_path: Path) -> None:
+    tests = tmp_path / "test_two.py"
+    tests.write_text(f"import subprocess\n\ndef test_hangs():\n    {HANGS}\n\ndef test_runs():\n    pass\n")
+    options = ["-p", "time_spent", "--timeout", "1", "--rootdir", str(tmp_path), "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", *options, str(tests)]
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert "1 failed, 1 passed" in ended.stdout and "Timeout (>1.0s)" in ended.stdout, ended.stdout
