@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.processes.cpu_time import GivenTime, communicate, cpu_seconds
+from airflow_hops.core.processes.cpu_time import GivenTime, cpu_seconds
 from airflow_hops.core.processes.ending import descendants, send_signal
 
 
@@ -52,16 +52,6 @@ def test_hanging_process_uses_up_its_time() -> None:
     with running(HANGS) as pid:
         given = GivenTime(pid, clock=lambda: next(now))
         assert any(given.seconds() > 60.0 for _ in range(100))
-
-
-def test_what_hangs_is_killed() -> None:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with (
-        pytest.raises(subprocess.TimeoutExpired),
-        subprocess.Popen([sys.executable, "-c", HANGS], **options) as process,
-    ):
-        communicate(process, 0.5)
-    assert process.returncode == -signal.SIGKILL
 
 
 def test_wait_in_vain_ends() -> None:

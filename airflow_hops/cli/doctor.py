@@ -28,7 +28,6 @@ from airflow_hops.airflow_internals.cli import (
 from airflow_hops.cli.check import Check, check_cluster, probe_step
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.named_environment import base_of
-from airflow_hops.core.processes.cpu_time import communicate
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.profiles import BASE, Profile, profile_of
 from airflow_hops.core.serving_api.server_address import ServerAddress
@@ -53,7 +52,7 @@ from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.settings import Settings
 
 TESTED_AIRFLOW = ("3.3", "3.4")
-_PROBE_TIMEOUT_S = 180
+_PROBE_TIMEOUT_S = 900  # imports take ten seconds of a core, of which a busy machine gives little
 _PATIENCE = timedelta(minutes=2)
 """Time in which a triggerer that runs takes a trigger."""
 
@@ -226,12 +225,11 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment in a subprocess, and checks Horovod's build."""
     advice, last_line, profile = _create_again(runtime), list[str](), profile_of(runtime) or BASE
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
     try:
-        with subprocess.Popen(command, env=step_variables(runtime), cwd="/", **options) as process:
-            output, errors = communicate(process, _PROBE_TIMEOUT_S)
-        last_line = errors.strip().splitlines()[-1:]
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+        result = subprocess.run(command, env=step_variables(runtime), cwd="/", **options)
+        last_line = result.stderr.strip().splitlines()[-1:]
+        answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         late = f"no answer within {_PROBE_TIMEOUT_S} s"
         yield Check("libraries", "fail", late, "try again when the machine is less busy")

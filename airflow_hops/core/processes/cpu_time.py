@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,22 +51,6 @@ class GivenTime:
             self._held_up_s += min(passed_s, longest_ns / 1e9)
             self._seen_s, self._waits_ns = now_s, waits_ns
         return self._held_up_s
-
-
-def communicate(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
-    """Returns what a process prints to its outputs until its end.
-
-    Raises:
-        subprocess.TimeoutExpired: it has not ended in ``timeout_s`` seconds of its :class:`GivenTime`, and is killed.
-    """
-    given = GivenTime(process.pid)
-    while True:
-        try:
-            return process.communicate(timeout=_EVERY_S)
-        except subprocess.TimeoutExpired as late:
-            if given.seconds() > timeout_s:
-                process.kill()
-                raise late from None
 
 
 def _waits_ns(pid: int) -> dict[Path, int]:
