@@ -42,10 +42,12 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make both environments, .venv and .venv-runtime, from their pins
+# Those who have Python write no bytecode need it from the installation; the demo's Python writes it (see above).
+setup: COMPILED := $(if $(PYTHONDONTWRITEBYTECODE),UV_COMPILE_BYTECODE=1)
 setup demo-setup:
 	@for python in $(PYTHON) python3.11 python3 python3.13 python3.12; do \
 		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
-			exec "$$python" scripts/set_up.py $(filter demo,$(subst -, ,$@)); \
+			exec env $(COMPILED) "$$python" scripts/set_up.py $(filter demo,$(subst -, ,$@)); \
 		fi; \
 	done; \
 	echo "Python 3.11, 3.12 or 3.13 is needed, and none was found (Debian: apt-get install python3)" >&2; \

@@ -163,12 +163,11 @@ def bring_uv() -> bool:
     shutil.rmtree(UV_FOLDER, ignore_errors=True)
     python = str(UV_FOLDER / "bin" / "python")
     install = ["install", "--quiet", "--disable-pip-version-check", pin[0]]
-    if succeeds([sys.executable, "-m", "ensurepip", "--version"]):
-        made = succeeds([sys.executable, "-m", "venv", str(UV_FOLDER)])
-        made = made and run([python, "-m", "pip", *install])
-    else:  # Debian splits ensurepip off into python3-venv, but python3-pip can serve another environment
-        made = succeeds([sys.executable, "-m", "venv", "--without-pip", str(UV_FOLDER)])
-        made = made and run([sys.executable, "-m", "pip", "--python", python, *install])
+    # The system's pip is quicker than a new one, but may be missing; before 22.3 it installs only for itself.
+    made = succeeds([sys.executable, "-m", "venv", "--without-pip", str(UV_FOLDER)])
+    made = made and succeeds([sys.executable, "-m", "pip", "--python", python, *install])
+    if not made:
+        made = succeeds([sys.executable, "-m", "venv", str(UV_FOLDER)]) and run([python, "-m", "pip", *install])
     if not made:
         if install_debian_packages(["python3-venv"]):
             return bring_uv()

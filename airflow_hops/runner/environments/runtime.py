@@ -32,7 +32,7 @@ from airflow_hops.core.profiles import (
 )
 from airflow_hops.runner.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.runner.environments.java import find_java, own_java
-from airflow_hops.runner.environments.uv_program import Say, package_name, run_uv, uv_variables
+from airflow_hops.runner.environments.uv_program import Say, package_name, requirements_file, run_uv, uv_variables
 
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner added to the pins, one per line."""
@@ -97,11 +97,8 @@ def _machine_glibc() -> tuple[int, ...]:
 
 
 def pins_file(name: str | None = None) -> Path:
-    """Returns the pins of a name, by default of the machine's profile: in the package, or beside it in a checkout."""
-    name = name or machine_profile().pins
-    package = Path(__file__).parents[2]
-    inside = package / "requirements" / name
-    return inside if inside.exists() else package.parent / "requirements" / name
+    """Returns the pins of a name, by default of the machine's profile."""
+    return requirements_file(name or machine_profile().pins)
 
 
 def pins_of(path: Path) -> Path:

@@ -29,7 +29,7 @@ _COMPILER_VARIABLES = (
 _CPU_FLAGS = {"avx", "f16c", "fma"}
 """Instructions that Horovod's build uses if the machine has them."""
 _TOOLCHAIN = "horovod.cmake"
-"""CMake file that shortens Horovod's build; beside the pins: inside the package in a wheel, beside it in a checkout."""
+"""CMake file that shortens Horovod's build."""
 
 
 HorovodBuild = tuple[Mapping[str, str], Mapping[str, str]]
@@ -40,6 +40,8 @@ def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment variables for uv: the caller's, without those that would change the installation."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     inherited = {name: value for name, value in env.items() if name not in dropped}
+    if env.get("PYTHONDONTWRITEBYTECODE"):  # each start would compile again what it imports
+        inherited.setdefault("UV_COMPILE_BYTECODE", "1")
     # Horovod 0.28: under make, the build would inherit make's flags, and compile on one core.
     # Takes package index, links and certificates from pip's configuration, which uv does not read.
     home = Path(env.get("HOME") or "~").expanduser()
@@ -66,9 +68,11 @@ def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
     return {**settings_of_pip, **inherited, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
 
 
-def _toolchain() -> Path:
-    inside = Path(__file__).parents[2] / "requirements" / _TOOLCHAIN
-    return inside if inside.exists() else inside.parent.parent.parent / "requirements" / _TOOLCHAIN
+def requirements_file(name: str) -> Path:
+    """Returns a file of the folder ``requirements``: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).parents[2]
+    inside = package / "requirements" / name
+    return inside if inside.exists() else package.parent / "requirements" / name
 
 
 def _build_fingerprint(env: Mapping[str, str]) -> str:
@@ -81,7 +85,7 @@ def _build_fingerprint(env: Mapping[str, str]) -> str:
     with contextlib.suppress(OSError, ValueError):  # no such compiler, which Horovod's build reports
         compiler = shlex.split(env.get("CXX") or "g++")
         version = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
-    toolchain = _toolchain().read_text()
+    toolchain = requirements_file(_TOOLCHAIN).read_text()
     cpu = Path("/proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
     has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
@@ -105,7 +109,7 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
     with temporary_folder("uv") as folder:
         if settings.exists():
             variables = {"HOPS_BUILD": _build_fingerprint(env), **settings_of_build}
-            env.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
+            env.setdefault("CMAKE_TOOLCHAIN_FILE", str(requirements_file(_TOOLCHAIN)))
             added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
             (folder / settings.name).write_text(settings.read_text().replace("horovod = { ", "horovod = { " + added))
         process = subprocess.Popen(
