@@ -5,13 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from airflow.sdk import DAG, task
 from waiting import wait_for
+from world import context_of, write_artifact
 
 from airflow_hops import BadInput, HorovodTrainOperator, TrainOperator, TransformOperator
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
@@ -35,20 +35,15 @@ def promote(store: ArtifactStore, model: Artifact, version: int) -> None:
 
 
 def make(store: ArtifactStore, name: str, kind: str = "model", **inputs: Artifact) -> Artifact:
-    producer = Producer("late", name, kind)
-    artifacts = {role: (artifact,) for role, artifact in inputs.items()}
-    with store.create(store.address(producer, kind), kind, producer, inputs=artifacts) as writer:
-        (writer.path / "file").write_text(name)
-        return writer.commit()
+    return write_artifact(store, kind, name, Producer("late", name, kind), inputs=inputs)
 
 
 def spec_of(store: ArtifactStore, operator: Any, run_id: str = "run", try_number: int = 1) -> StepSpec:
     """Returns the complete spec of a try, as the operator runs it."""
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=store.root)
-    ti = SimpleNamespace(dag_id="late", run_id=run_id, task_id="train", map_index=-1, try_number=try_number)
-    context: Any = {"ti": ti, "params": operator.params.dump(), "dag": SimpleNamespace(fileloc=f"{STEPS}/dag.py")}
-    return hook.complete(operator.build_spec(hook, context))
+    context = context_of("train", "late", run_id, try_number=try_number, file=f"{STEPS}/dag.py")
+    return hook.complete(operator.build_spec(hook, {**context, "params": operator.params.dump()}))
 
 
 def test_run_has_the_champion_of_its_beginning(store: ArtifactStore) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from world import World
+
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.runner.user_code.fingerprints import user_code
@@ -31,10 +31,9 @@ def test_custom_metric_changes_the_step(tmp_path: Path) -> None:
     assert fingerprint("def cost(*_): return 1") != fingerprint("def cost(*_): return 2")
 
 
-def test_champion_changes_the_cache_key(store: Any) -> None:
+def test_champion_changes_the_cache_key(world: World) -> None:
     operator = EvaluateOperator(task_id="evaluate", model={}, examples={}, model_name="flights")
-    hook: Any = SimpleNamespace(store=store)
+    hook: Any = SimpleNamespace(store=world.store)
     assert operator.step_cache_key_parts(hook) == {"champion": "none"}
-    model = Artifact("file:///m", "model", "abc")
-    write_record(store, "flights", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
+    world.deployed("flights", Artifact("file:///m", "model", "abc"))
     assert operator.step_cache_key_parts(hook) == {"champion": "abc"}

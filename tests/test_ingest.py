@@ -22,11 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from world import World, context_of
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.profiles import BASE, profile_of
 from airflow_hops.core.retraining.decisions import claim_request, found_no_new_rows
 from airflow_hops.core.retraining.triggered import extras, requested_window
@@ -222,23 +221,26 @@ def test_parquet_of_a_newer_writer_is_read(ingest: Any, runtime: Path, tmp_path:
 
 
 def test_bad_files_are_named(ingest: Any, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": list(range(50_000))}), tmp_path / "t.parquet", compression="gzip")
-    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    def write(name: str, **columns: Any) -> None:
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+
+    pq.write_table(pa.table({"a": list(range(50_000))}), tmp_path / "damaged.parquet", compression="gzip")
+    content = bytearray((tmp_path / "damaged.parquet").read_bytes())
     content[2000:2200] = b"\xff" * 200
-    (tmp_path / "t.parquet").write_bytes(content)
-    assert f"{tmp_path}/t.parquet: cannot be read" in refused(ingest, t=tmp_path / "t.parquet")
+    (tmp_path / "damaged.parquet").write_bytes(content)
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
-    pq.write_table(twice, tmp_path / "t.parquet")
-    assert f"{tmp_path}/t.parquet: two columns have the name 'id'" in refused(ingest, t=tmp_path / "t.parquet")
-    for number, column, values in ((1, "a", [1]), (2, "a", ["x"])):
-        pq.write_table(pa.table({column: values}), tmp_path / f"{number}.parquet")
-    assert f"{tmp_path}/2.parquet: column 'a' is string, in {tmp_path}/1.parquet it is int64" in refused(
-        ingest, t=tmp_path / "[12].parquet"
-    )
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    write("1", a=[1])
+    write("2", a=["x"])
     (tmp_path / "1.csv").write_text("id,a\n1,2\n")
     (tmp_path / "2.csv").write_text("id,b\n1,2\n")
-    message = refused(ingest, t=tmp_path / "*.csv")
-    assert f"{tmp_path}/2.csv: there is no column 'a', which {tmp_path}/1.csv has" in message
+    for files, words in (
+        ("damaged.parquet", f"{tmp_path}/damaged.parquet: cannot be read"),
+        ("twice.parquet", f"{tmp_path}/twice.parquet: two columns have the name 'id'"),
+        ("[12].parquet", f"{tmp_path}/2.parquet: column 'a' is string, in {tmp_path}/1.parquet it is int64"),
+        ("?.csv", f"{tmp_path}/2.csv: there is no column 'a', which {tmp_path}/1.csv has"),
+    ):
+        assert words in refused(ingest, t=tmp_path / files)
     (tmp_path / "index.csv").write_text(",mean radius\n0,1.5\n")
     ingest(t={"uri": str(tmp_path / "index.csv"), "columns": ["mean radius"]})  # the column without a name is left out
 
@@ -273,19 +275,14 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_pat
     assert f"{path}: the file changed while it was read" in message
 
 
-def test_a_source_takes_its_credentials_from_a_connection(
-    ingest: Any,
-    s3_endpoint: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_source_takes_its_credentials_from_a_connection(ingest: Any, s3_endpoint: str, world: World) -> None:
     import s3fs
 
     options = {"key": "reader", "secret": "s3cr3t-of-t", "endpoint_url": s3_endpoint}
     bucket = s3fs.S3FileSystem(**options)
     bucket.mkdir("raw-files")
     bucket.pipe_file("raw-files/t.csv", CSV.encode())
-    connection = {"conn_type": "aws", "login": "reader", "password": "s3cr3t-of-t"}
-    monkeypatch.setenv("AIRFLOW_CONN_RAW", json.dumps({**connection, "extra": {"endpoint_url": s3_endpoint}}))
+    world.connect("raw", "aws", login="reader", password="s3cr3t-of-t", endpoint_url=s3_endpoint)
     source = Source("s3://raw-files/t.csv", storage_conn_id="raw")
     assert table_of(ingest, ingest(t=source), "t")["id"].to_pylist() == [1, 2, 3]
     assert with_storage_options({"t": source})["t"] == Source("s3://raw-files/t.csv", storage_options=options)
@@ -362,18 +359,12 @@ def triggered_by(*extras: dict[str, Any], run_id: str = "first") -> Any:
     from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
     from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
-    events = [
-        AssetEventDagRunReferenceResult.model_validate(
-            {"asset": {"name": "drifted", "uri": "drifted", "extra": {}}, "extra": extra, "source_task_id": None,
-             "source_dag_id": None, "source_run_id": None, "source_map_index": None, "source_aliases": [],
-             "timestamp": "2013-08-01T00:00:00Z"}
-        )
-        for extra in extras
-    ]  # fmt: skip
-    ti = SimpleNamespace(
-        dag_id="training", run_id=run_id, task_id="ingest", map_index=-1, try_number=1, xcom_push=lambda **_: None
-    )
-    return {"triggering_asset_events": TriggeringAssetEventsAccessor.build(events), "ti": ti}
+    facts: dict[str, Any] = {"asset": {"name": "drifted", "uri": "drifted", "extra": {}}, "source_aliases": []}
+    facts |= dict.fromkeys(("source_task_id", "source_dag_id", "source_run_id", "source_map_index"))
+    facts["timestamp"] = "2013-08-01T00:00:00Z"
+    events = [AssetEventDagRunReferenceResult.model_validate({**facts, "extra": extra}) for extra in extras]
+    context = context_of("ingest", "training", run_id)
+    return {"triggering_asset_events": TriggeringAssetEventsAccessor.build(events), "ti": context["ti"]}
 
 
 @pytest.mark.parametrize(
@@ -428,15 +419,11 @@ def test_window_is_the_partition_key_of_the_event() -> None:
         operator._announce(context, Artifact("file:///s", "snapshot", "f"))
 
 
-def test_retraining_without_new_rows_ends_and_is_noted(tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path))
+def test_retraining_without_new_rows_ends_and_is_noted(world: World) -> None:
+    store = world.store
 
     def made(kind: str, content: str = "", **inputs: Artifact) -> Artifact:
-        by = Producer("training", f"run-{uuid.uuid4().hex}", kind)
-        named_inputs = {role: (artifact,) for role, artifact in inputs.items()}
-        with store.create(store.address(by, kind), kind, by, inputs=named_inputs) as writer:
-            (writer.path / "rows").write_text(content)
-            return writer.commit()
+        return world.artifact(kind, content, Producer("training", f"run-{uuid.uuid4().hex}", kind), inputs=inputs)
 
     def request(cause: str, snapshot: Artifact, model_name: str | None = "m") -> str:
         by = producer_of(triggered_by())
@@ -448,7 +435,7 @@ def test_retraining_without_new_rows_ends_and_is_noted(tmp_path: Path) -> None:
     schema = made("schema", statistics=made("statistics", examples=made("examples", tables=new)))
     model = made("model", examples=examples, statistics=made("statistics", examples=examples), schema=schema)
     assert not request("before the first deployment", same)
-    write_record(store, "m", ModelRecord(ServedVersion.of(model, 3, "", 100)))
+    world.deployed("m", model, version=3)
     assert "on which version 3 of model 'm' was not trained" in request("unchanged", same)
     assert not request("changed", new)
     assert not request("of two spans", same, None)
@@ -456,9 +443,7 @@ def test_retraining_without_new_rows_ends_and_is_noted(tmp_path: Path) -> None:
     assert noted == {"unchanged": True, "changed": False, "of two spans": False, "unclaimed": False}
     request("unchanged", new)  # its task was cleared
     assert not found_no_new_rows(store, "unchanged")
-
-    joined = made("model", examples=made("examples", tables=old, labels=new))
-    write_record(store, "m", ModelRecord(ServedVersion.of(joined, 4, "", 100)))
+    world.deployed("m", made("model", examples=made("examples", tables=old, labels=new)), version=4)
     assert not request("of two snapshots", same)
 
 

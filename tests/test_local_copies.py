@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
@@ -35,10 +36,7 @@ def remote(tmp_path: Path) -> ArtifactStore:
 
 
 def write(store: ArtifactStore, text: str) -> Artifact:
-    producer = Producer("dag", text[:8], "train")
-    with store.create(store.address(producer, "model"), "model", producer) as writer:
-        (writer.path / "weights").write_text(text)
-        return writer.commit()
+    return write_artifact(store, "model", {"weights": text}, Producer("dag", text[:8], "train"))
 
 
 def release(folder: Path) -> None:

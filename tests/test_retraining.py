@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskAwaitingInput
+from world import World, states, write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.retraining.conditions import AnyOf, Drift, Finding, Memory
@@ -62,10 +62,10 @@ def skew(
 
 
 class Requests:
-    """Runs the DAG ``retraining``, and reads the asset events that its runs made."""
+    """Runs the DAG ``retraining``, and reads what its runs made and said."""
 
-    def __init__(self, run_dag: Any, store: ArtifactStore) -> None:
-        self._run_dag, self.store = run_dag, store
+    def __init__(self, run_dag: Any, world: World, capture: pytest.CaptureFixture[str]) -> None:
+        self._run_dag, self.world, self.store, self._capture = run_dag, world, world.store, capture
 
     def claim_request(self) -> None:
         """Lets a run that is over claim the last request."""
@@ -76,23 +76,33 @@ class Requests:
         log = DecisionLog(self.store, Producer("retraining", "", "request"))
         return [request.cause for request in log.newest(log.names())[0].decision.requests]
 
+    def output(self) -> str:
+        """Returns what was logged since the last call."""
+        return "".join(self._capture.readouterr())
+
     def __call__(self, report: Any, **conf: str) -> tuple[str, list[dict[str, Any]]]:
+        """Returns the task's state and its asset events."""
         from airflow.models.asset import AssetEvent
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
         run = self._run_dag("retraining", {"skew": report, **conf})
-        (task,) = run.get_task_instances()
         with create_session() as session:
             events = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run.run_id)).all()
-            return str(task.state), [event.extra for event in events if event.asset.name == "tests.retraining"]
+            extras = [event.extra for event in events if event.asset.name == "tests.retraining"]
+        return states(run)["request"], extras
+
+    def claimed(self, *arguments: Any, **options: str) -> str:
+        """Returns the task's state; what it requests is claimed by a run that is over."""
+        state, _ = self(*arguments, **options)
+        if state == "success":
+            self.claim_request()
+        return state
 
 
 @pytest.fixture
-def request_retraining(run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Requests:
-    connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    return Requests(run_dag, ArtifactStore(str(tmp_path / "store")))
+def request_retraining(run_dag: Any, world: World, capfd: pytest.CaptureFixture[str]) -> Requests:
+    return Requests(run_dag, world.connect(), capfd)
 
 
 @pytest.mark.slow
@@ -113,16 +123,11 @@ def test_drift_makes_an_event_with_the_window_and_the_reason(request_retraining:
     }
 
 
-def test_cooldown_prevents_a_second_request_for_a_reference(
-    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert request_retraining(skew())[0] == "success"
-    request_retraining.claim_request()
+def test_cooldown_prevents_a_second_request_for_a_reference(request_retraining: Requests) -> None:
+    assert request_retraining.claimed(skew()) == "success"
     assert request_retraining(skew()) == ("skipped", [])
-    output = capfd.readouterr()
-    assert "cooldown until 2013-07-01 01:00 (requested at 2013-07-01)" in output.out + output.err
-    assert request_retraining(skew(day="2013-07-02"))[0] == "success"  # by the data's time
-    request_retraining.claim_request()
+    assert "cooldown until 2013-07-01 01:00 (requested at 2013-07-01)" in request_retraining.output()
+    assert request_retraining.claimed(skew(day="2013-07-02")) == "success"  # by the data's time
     # After a retraining the reference is another one.
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
@@ -183,14 +188,10 @@ def test_concurrent_monitors_make_one_request(request_retraining: Requests, monk
 
 
 def test_request_cost_is_that_of_its_runs_artifacts(request_retraining: Requests) -> None:
-    assert request_retraining(skew())[0] == "success"
-    request_retraining.claim_request()
+    assert request_retraining.claimed(skew()) == "success"
     store, log = request_retraining.store, DecisionLog(request_retraining.store, Producer("retraining", "", "request"))
     for run, task, core_s in (("ended", "prepare", 1800.0), ("ended", "train", 5400.0), ("another", "train", 7.0)):
-        by = Producer("training", run, task)
-        with store.create(store.address(by, "model"), "model", by) as writer:
-            writer.cost = lambda core_s=core_s: {"core_s": core_s, "gpu_s": 0.0}  # type: ignore[misc]
-            writer.commit()
+        write_artifact(store, by=Producer("training", run, task), cost={"core_s": core_s, "gpu_s": 0.0})
     policy = RetrainingPolicy(cooldown=timedelta(0), budget=Budget(per=timedelta(90), core_hours=2))
     previous = log.newest(log.names())[0].decision
     report = Artifact.from_dict(skew(day="2013-07-09"))
@@ -200,10 +201,8 @@ def test_request_cost_is_that_of_its_runs_artifacts(request_retraining: Requests
 
 
 @pytest.mark.slow
-def test_no_retraining_is_requested_for_unchanged_files(
-    request_retraining: Requests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    store, file = request_retraining.store, tmp_path / "flights.csv"
+def test_no_retraining_is_requested_for_unchanged_files(request_retraining: Requests, tmp_path: Path) -> None:
+    world, file = request_retraining.world, tmp_path / "flights.csv"
     file.write_text("a\n1\n")
 
     def train(window_end: str | None, **source: str) -> None:
@@ -211,43 +210,35 @@ def test_no_retraining_is_requested_for_unchanged_files(
         parts = {"sources": fingerprint_of_sources(sources), "params": f"{window_end} {source}"}
         params = {"sources": {"flights": sources["flights"].to_dict()}, "window_end": window_end}
         record = RunRecord("training", "ingest", INGEST_ENTRY, params, {}, parts, "", "", {}, "")
-        write_run_record(store, record_key(parts, {}), record, None)
-        inputs: dict[str, tuple[Artifact, ...]] = {}
+        write_run_record(world.store, record_key(parts, {}), record, None)
+        inputs: dict[str, Artifact] = {}
         for kind in ("snapshot", "examples", "model"):
             by = Producer("training", f"until-{window_end}", kind)
-            with store.create(store.address(by, kind), kind, by, inputs=inputs, cache_key_parts=parts) as writer:
-                (writer.path / "rows").write_text(str(window_end))
-                inputs = {"from": (writer.commit(),)}
-        write_record(store, "flights", ModelRecord(ServedVersion.of(inputs["from"][0], 1, "", 100)))
+            inputs = {"from": world.artifact(kind, str(window_end), by, inputs=inputs, cache_key_parts=parts)}
+        world.deployed("flights", inputs["from"])
 
     train(None, time_column="time")
     assert request_retraining(skew()) == ("skipped", [])
-    assert "no file of the sources has changed since version 1 was trained" in "".join(capfd.readouterr())
+    assert "no file of the sources has changed since version 1 was trained" in request_retraining.output()
     file.write_text("a\n1\n2\n")
-    assert request_retraining(skew(day="2013-08-01"))[0] == "success"
-    request_retraining.claim_request()
+    assert request_retraining.claimed(skew(day="2013-08-01")) == "success"
     train("2013-07-01", time_column="time")  # the files may have later rows
-    assert request_retraining(skew(day="2013-08-02"))[0] == "success"
-    request_retraining.claim_request()
+    assert request_retraining.claimed(skew(day="2013-08-02")) == "success"
     train("2013-07-01")
     assert request_retraining(skew(day="2013-08-03")) == ("skipped", [])
 
 
-def test_running_rollout_takes_precedence(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
-    store = request_retraining.store
+def test_running_rollout_takes_precedence(request_retraining: Requests) -> None:
     champion, challenger = (ServedVersion.of(Artifact("file:///m", "model", "f"), n, "", 50) for n in (1, 2))
-    write_record(store, "flights", ModelRecord(champion, challenger))
+    write_record(request_retraining.store, "flights", ModelRecord(champion, challenger))
     assert request_retraining(skew()) == ("skipped", [])
-    output = capfd.readouterr()
-    assert "version 2 of model 'flights' is being rolled out" in output.out + output.err
-    write_record(store, "flights", ModelRecord(champion))
+    assert "version 2 of model 'flights' is being rolled out" in request_retraining.output()
+    write_record(request_retraining.store, "flights", ModelRecord(champion))
     assert request_retraining(skew())[0] == "success"
 
 
 @pytest.mark.slow
-def test_request_killed_before_its_event_is_repeated_once(
-    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_request_killed_before_its_event_is_repeated_once(request_retraining: Requests) -> None:
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import TaskInstanceState
@@ -264,7 +255,8 @@ def test_request_killed_before_its_event_is_repeated_once(
     (cause,) = request_retraining.causes()
     # As long as a retry may come, the request is its.
     assert request_retraining(skew(day="2013-07-02")) == ("skipped", [])
-    assert "is about to request it" in "".join(capfd.readouterr())
+    assert "is about to request it" in request_retraining.output()
+
     with create_session() as session:  # as the scheduler does of a task without a heartbeat
         killed = TaskInstance.dag_id == "retraining", TaskInstance.state == TaskInstanceState.RUNNING
         session.execute(update(TaskInstance).where(*killed).values(state=TaskInstanceState.FAILED))
@@ -338,22 +330,14 @@ def test_policy_may_require_approval(
     decision = operator._answered(context, decide(policy, situation), True)
     assert (decision.outcome, len(report)) == (outcome, 2)
     assert decision.reason.endswith(words)
-    with pytest.raises(BadInput, match="cooldown cannot be combined with policy"):
-        RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
 
 
 def test_loop_is_a_dag_of_the_calling_file() -> None:
     measured = Performance("auc", drop=0.1, window=timedelta(days=28))
-    policy = RetrainingPolicy(when=AnyOf(Drift(), measured))
+    policy, arguments = RetrainingPolicy(when=AnyOf(Drift(), measured)), {"min_rows": 7}
+    options: dict[str, Any] = {"schedule": "@daily", "on_request": int, "tags": ["own"]}
     dag = retraining_loop(
-        "flights",
-        policy=policy,
-        asset=Asset("a"),
-        schedule="@daily",
-        skew={"min_rows": 7},
-        performance={"min_rows": 50},
-        on_request=int,
-        tags=["own"],
+        "flights", policy=policy, asset=Asset("a"), skew=arguments, performance={"min_rows": 50}, **options
     )
     assert (dag.dag_id, dag.fileloc, dag.max_active_runs, dag.tags) == ("flights_monitoring", __file__, 1, {"own"})
     skew_task, request = dag.get_task("skew"), dag.get_task("request_retraining")
@@ -381,11 +365,9 @@ def test_callbacks_report_promotion_and_rollback(
 
 
 def test_failed_comparison_names_its_task(run_dag: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    run = run_dag("retraining_blind", {})
-    assert {ti.task_id: str(ti.state) for ti in run.get_task_instances()}["request"] == "failed"
-    output = capfd.readouterr()
+    assert states(run_dag("retraining_blind", {}))["request"] == "failed"
     problem = "nothing is decided without a comparison: task 'compared' is failed; see why in its log"
-    assert problem in output.out + output.err
+    assert problem in "".join(capfd.readouterr())
 
 
 def test_invalid_skew_report_fails(request_retraining: Requests) -> None:

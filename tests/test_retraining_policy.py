@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
@@ -335,9 +336,7 @@ def test_cost_of_a_request_is_that_of_the_runs_that_claimed_it(tmp_path: Path) -
     for dag_id, run_id, core_s, gpu_s in (("a", "r1", 1.0, 10.0), ("a", "r2", 2.0, 20.0), ("b", "r1", 4.0, 40.0)):
         producer = Producer(dag_id, run_id, "train")
         claim_request(store, "cause", producer)  # of which a's second run comes too late
-        with store.create(store.address(producer, "model"), "model", producer) as writer:
-            writer.cost = lambda core_s=core_s, gpu_s=gpu_s: {"core_s": core_s, "gpu_s": gpu_s}
-            writer.commit()
+        write_artifact(store, by=producer, cost={"core_s": core_s, "gpu_s": gpu_s})
     assert cost_of(store, "cause") == (5.0, 50.0) and cost_of(store, "other") == (0.0, 0.0)
 
 

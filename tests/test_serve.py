@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from world import World
 
 from airflow_hops.cli.serve import server_flags, storage_variables
 from airflow_hops.core.errors import BadInput
@@ -67,31 +68,15 @@ def test_remote_host_is_reported_not_bound(tmp_path: Path, capsys: pytest.Captur
     ("services", "given", "words"),
     [
         ({}, [], "field 'serving_config_file' is empty, so there is nothing to serve; fill it in, or give"),
-        (
-            {"serving_kind": "tensorflow_model_server"},
-            [],
-            "'serving_kind' is 'tensorflow_model_server', expected",
-        ),
-        (
-            {"serving_config_file": "models.config"},
-            [],
-            "'serving_config_file' is 'models.config'; expected an",
-        ),
-        (
-            {"serving_config_file": "/proc/none/models.config"},
-            [],
-            "'/proc/none/models.config', which cannot be",
-        ),
-        (
-            {"serving_ca_file": "/ca.pem"},
-            ["--upstream=a:1"],
-            "'serving_ca_file' says that the server speaks TLS; give",
-        ),
+        ({"kind": "tensorflow_model_server"}, [], "'serving_kind' is 'tensorflow_model_server', expected"),
+        ({"config_file": "models.config"}, [], "'serving_config_file' is 'models.config'; expected an"),
+        ({"config_file": "/proc/none/models.config"}, [], "'/proc/none/models.config', which cannot be"),
+        ({"ca_file": "/ca.pem"}, ["--upstream=a:1"], "'serving_ca_file' says that the server speaks TLS; give"),
     ],
 )
 def test_unservable_connection_is_refused(services: dict[str, str], given: list[str], words: str) -> None:
     with pytest.raises(BadInput) as refused:
-        server_flags(services, given)
+        server_flags({f"serving_{name}": value for name, value in services.items()}, given)
     assert words in str(refused.value)
     server_flags({}, ["--upstream=a:1"])
 
@@ -109,14 +94,10 @@ def test_storage_options_reach_the_servers_fsspec(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.runtime
 @pytest.mark.server
-def test_the_command_becomes_the_server_of_a_connection(
-    hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extra = {"serving_config_file": str(tmp_path / "models.config")}
-    connection = json.dumps({"conn_type": "hops", "port": 9500, "extra": extra})
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", connection)
+def test_the_command_becomes_the_server_of_a_connection(hops: Any, tmp_path: Path, world: World) -> None:
+    world.connect(port=9500, serving_config_file=str(tmp_path / "models.config"))
     became: list[Any] = []
-    with monkeypatch.context() as patch:
+    with world.patch.context() as patch:
         patch.setattr(os, "execve", lambda *given: became.append(given))
         hops("serve", "--", "--port=none")
     ((_, command, environment),) = became

@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import pytest
 from step_runner import StepRunner
+from world import World
 
 from airflow_hops.cli import check as doctor
 from airflow_hops.cli import doctor as whole_doctor
@@ -30,14 +31,11 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture
-def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def connect(world: World) -> Any:
     """Sets the connections: a cluster's, with fields of its extra, and the store's."""
 
     def connect(host: str = "spark://10.0.0.5", **extra: Any) -> None:
-        spark = {"conn_type": "spark", "host": host, "extra": extra}
-        hops = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store"), "spark_conn_id": "spark_cluster"}}
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(spark))
-        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
+        world.connect("spark_cluster", "spark", host=host, **extra).connect(spark_conn_id="spark_cluster")
 
     return connect
 

@@ -18,14 +18,15 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 from waiting import wait_for
+from world import BY as PRODUCER
+from world import World, path_of, refused, write_artifact
 
 from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, total_rows
-from airflow_hops.core.errors import BadInput, DamagedArtifact, HopsError, RowsNotConserved, StepFailed, UnreadableText
+from airflow_hops.core.errors import BadInput, DamagedArtifact, HopsError, RowsNotConserved, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import write_record
@@ -34,8 +35,6 @@ from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.runner.runtime import RuntimeHook
-
-PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
 
 
 @pytest.fixture
@@ -58,17 +57,13 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
 
 
 def write(store: ArtifactStore, files: dict[str, str], producer: Producer = PRODUCER, **commit: Any) -> Artifact:
-    with store.create(store.address(producer, "model"), "model", producer) as writer:
-        for name, text in files.items():
-            (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
-            (writer.path / name).write_text(text)
-        return writer.commit(**commit)
+    return write_artifact(store, "model", files, producer, **commit)
 
 
 def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
     """Writes to a place of the store, past the store."""
     if store.is_local:
-        _path(uri).write_bytes(text.encode())
+        path_of(uri).write_bytes(text.encode())
     else:
         store.files.remote().fs.pipe_file(uri, text.encode())
 
@@ -76,19 +71,9 @@ def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
 def remove(store: ArtifactStore, uri: str) -> None:
     """Takes a file away, past the store."""
     if store.is_local:
-        _path(uri).unlink()
+        path_of(uri).unlink()
     else:
         store.files.remote().fs.rm_file(uri)
-
-
-def _path(uri: str) -> Path:
-    return Path(unquote(uri.removeprefix("file://")))
-
-
-def connect(monkeypatch: pytest.MonkeyPatch, name: str, store: ArtifactStore) -> None:
-    """Makes a connection to a store."""
-    extra = {"store": store.root, "storage_options": store.storage_options}
-    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "hops", "extra": extra}))
 
 
 def fill(folder: Path) -> None:
@@ -101,7 +86,7 @@ def fill(folder: Path) -> None:
 def names_in(store: ArtifactStore) -> list[str]:
     """All files of a store, relative to its root."""
     if store.is_local:
-        root = _path(store.root)
+        root = path_of(store.root)
         return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     fs = store.files.remote().fs
     fs.invalidate_cache()
@@ -113,22 +98,18 @@ def test_artifact_round_trips_with_its_manifest(any_store: ArtifactStore) -> Non
     snapshot = Artifact("s3://elsewhere/snapshot", "snapshot", "f" * 64)
     rows = {"train": RowCounts(10, 7, {"cancelled": 3})}
     uri = any_store.address(PRODUCER, "model")
-    with any_store.create(
-        uri, "model", PRODUCER, inputs={"examples": (snapshot,)}, cache_key_parts={"code": "c1"}
-    ) as writer:
+    facts: dict[str, Any] = {"inputs": {"examples": (snapshot,)}, "cache_key_parts": {"code": "c1"}}
+    with any_store.create(uri, "model", PRODUCER, **facts) as writer:
         (writer.path / "saved_model").mkdir()
         (writer.path / "saved_model" / "weights").write_bytes(bytes(range(256)))
-        (writer.path / "note.txt").write_text("é")
-        (writer.path / "50%41").write_text("1")
-        (writer.path / "50A").write_text("22")
+        for name, text in {"note.txt": "é", "50%41": "1", "50A": "22"}.items():
+            (writer.path / name).write_text(text)
         artifact = writer.commit(rows=rows, metrics={"auc": 0.7}, properties={"label": "late"})
     assert artifact.uri == uri
     assert any_store.exists(uri)
     manifest = any_store.manifest(uri)
     assert manifest.producer == PRODUCER
-    assert {role: [a.fingerprint for a in values] for role, values in manifest.inputs.items()} == {
-        "examples": ["f" * 64]
-    }
+    assert [(role, each.fingerprint) for role, (each,) in manifest.inputs.items()] == [("examples", "f" * 64)]
     sizes = {"50%41": 1, "50A": 2, "note.txt": 2, "saved_model/weights": 256}
     assert {file.path: file.size_bytes for file in manifest.files} == sizes
     assert (manifest.rows, manifest.metrics, manifest.properties) == (rows, {"auc": 0.7}, {"label": "late"})
@@ -262,22 +243,21 @@ def test_lost_rows_are_not_published(store: ArtifactStore) -> None:
     assert names_in(store) == []
 
 
-def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> None:
+def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore, tmp_path: Path) -> None:
     artifact = write(any_store, {"a": "1", "b/c": "2"})
     overwrite(any_store, f"{artifact.uri}/b/c", "3")
     with pytest.raises(HopsError, match=r"model/b/c: found SHA-256 .*, the manifest says"):
         any_store.verify(artifact)
     if any_store.is_local:
-        (_path(artifact.uri) / "a").unlink()
-        (_path(artifact.uri) / "a").mkdir()
+        (path_of(artifact.uri) / "a").unlink()
+        (path_of(artifact.uri) / "a").mkdir()
     else:
         with pytest.raises(HopsError, match=r"model/b/c: found SHA-256 .*, the manifest says"):
             any_store.local(artifact)
         any_store.files.remote().fs.rm_file(f"{artifact.uri}/a")
         with pytest.raises(HopsError, match="model/a: it is in the manifest, but was deleted"):
             any_store.local(artifact)
-        assert any_store._local_cache is not None
-        assert [path.name for path in any_store._local_cache.iterdir()] == [".lock"]
+        assert [path.name for path in (tmp_path / "cache").iterdir()] == [".lock"]
     with pytest.raises(HopsError, match="model/a: it is in the manifest, but was deleted"):
         any_store.verify(artifact)
 
@@ -314,9 +294,9 @@ def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactSto
 
 def test_flipped_bit_is_harmless_if_the_version_is_retained(store: ArtifactStore) -> None:
     artifact = write(store, {"a": "1"})
-    retained = _path(kept_version(artifact.uri, artifact.fingerprint))
-    shutil.copytree(_path(artifact.uri), retained)
-    flip(_path(artifact.uri) / "a")
+    retained = path_of(kept_version(artifact.uri, artifact.fingerprint))
+    shutil.copytree(path_of(artifact.uri), retained)
+    flip(path_of(artifact.uri) / "a")
     assert store.local(artifact) == retained
     flip(retained / "a")
     with pytest.raises(DamagedArtifact):
@@ -504,19 +484,17 @@ def test_the_cache_explains_hits_and_misses(store: ArtifactStore) -> None:
 def test_ingest_step_writes_to_and_reads_from_s3(
     s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fs = s3_store.files.remote().fs
-    bucket = s3_store.root.removesuffix("/hops")
-    fs.put_file(str(flights_raw / "planes.csv"), f"{bucket}/raw/planes.csv")
-    connect(monkeypatch, "s3", s3_store)
-    source = Source(f"{bucket}/raw/*.csv", storage_options=s3_store.storage_options)
+    bucket, options = s3_store.root.removesuffix("/hops"), s3_store.storage_options
+    s3_store.files.remote().fs.put_file(str(flights_raw / "planes.csv"), f"{bucket}/raw/planes.csv")
+    World(s3_store, monkeypatch).connect("s3")
+    source = Source(f"{bucket}/raw/*.csv", storage_options=options)
     snapshot = _ingest("s3", s3_store, source)
     assert snapshot.rows["planes"] == RowCounts(3322, 3322)
     assert s3_store.verify(snapshot)
     assert pq.read_table(s3_store.local(snapshot) / "planes").num_rows == 3322
     again = _ingest("s3", s3_store, source, run_id="again")
     assert (again.uri, again.cached) == (snapshot.uri, True)
-    source = Source(f"{snapshot.uri}/planes", storage_options=s3_store.storage_options)
-    copied = _ingest("s3", s3_store, source, run_id="copied")
+    copied = _ingest("s3", s3_store, Source(f"{snapshot.uri}/planes", storage_options=options), run_id="copied")
     assert copied.fingerprint == snapshot.fingerprint
 
 
@@ -525,11 +503,9 @@ def test_ingest_step_writes_to_and_reads_from_s3(
 def test_full_disk_is_reported_and_leaves_nothing(
     small_folder: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect(monkeypatch, "small", ArtifactStore(str(small_folder)))
-    store = ArtifactStore(str(small_folder))
-    with pytest.raises(StepFailed, match="no space left on the device that holds") as failure:
+    store = World(ArtifactStore(str(small_folder)), monkeypatch).connect("small").store
+    with refused("no space left on the device that holds", retried=True):
         _ingest("small", store, Source(str(flights_raw / "flights.csv.zip")))
-    assert failure.value.retryable
     assert {name.partition("/")[0] for name in names_in(store)} == {"_runs"}
 
 
@@ -552,13 +528,9 @@ def test_full_disk_leaves_no_manifest_or_partial_text(small_folder: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.runtime
 def test_committed_artifact_stays_without_space_for_its_cache_entry(
-    small_folder: Path,
-    tmp_path: Path,
-    runtime: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    small_folder: Path, tmp_path: Path, runtime: Path, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connect(monkeypatch, "small", ArtifactStore(str(small_folder)))
+    world.connect("small", store=str(small_folder))
     (tmp_path / "last_bytes.py").write_text(
         "def run(context, place):\n"
         "    with context.output() as writer:\n"
@@ -571,24 +543,16 @@ def test_committed_artifact_stays_without_space_for_its_cache_entry(
         "            return artifact\n"
     )
     store = ArtifactStore(str(small_folder))
-    spec = StepSpec(
-        step="step",
-        entry="last_bytes:run",
-        params={"place": str(small_folder / "filler")},
-        output=Output(store.address(PRODUCER, "model"), "model"),
-        producer=PRODUCER,
-        code_paths=(str(tmp_path),),
-    )
+    output, params = Output(store.address(PRODUCER, "model"), "model"), {"place": str(small_folder / "filler")}
+    spec = StepSpec("step", "last_bytes:run", params, output=output, producer=PRODUCER, code_paths=(str(tmp_path),))
     artifact = Artifact.from_dict(RuntimeHook("small").run(spec).value)
     assert store.verify(artifact)
     assert [name for name in names_in(store) if name.startswith("_cache")] == []
     assert "not be found in the cache by the next run" in capsys.readouterr().out
 
 
-def test_the_command_finds_all_damage_and_exits_with_1(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, hops: Any
-) -> None:
-    connect(monkeypatch, "checked", store)
+def test_the_command_finds_all_damage_and_exits_with_1(world: World, hops: Any) -> None:
+    store = world.connect("checked").store
 
     def verify(*named: str) -> tuple[int, str, str]:
         result: tuple[int, str, str] = hops("store", "verify", *named, "--hops-conn-id", "checked", "--output", "json")
@@ -608,13 +572,8 @@ def test_the_command_finds_all_damage_and_exits_with_1(
     code, out, err = verify()
     assert code == 1
     results = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(out)}
-    assert set(results) == {
-        (changed.uri, "a"),
-        (changed.uri, "c"),
-        (lost.uri, "b"),
-        (lost.uri, "added"),
-        (unread.uri, "manifest.json"),
-    }
+    damaged = [(changed, "a"), (changed, "c"), (lost, "b"), (lost, "added"), (unread, "manifest.json")]
+    assert set(results) == {(artifact.uri, name) for artifact, name in damaged}
     assert results[changed.uri, "a"] == tuple(f"SHA-256 {hashlib.sha256(text).hexdigest()}" for text in (b"1", b"x"))
     assert results[lost.uri, "b"][1] == "nothing"
     assert results[lost.uri, "added"] == ("nothing", "a file")
@@ -626,13 +585,8 @@ def test_the_command_finds_all_damage_and_exits_with_1(
 
 def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str = "first") -> Artifact:
     producer = Producer("tests", run_id, "ingest")
-    spec = StepSpec(
-        step="ingest",
-        entry="airflow_hops.ml.ingest:run",
-        params={"sources": {"planes": source.to_dict()}},
-        output=Output(store.address(producer, "snapshot"), "snapshot"),
-        producer=producer,
-    )
+    output, params = Output(store.address(producer, "snapshot"), "snapshot"), {"sources": {"planes": source.to_dict()}}
+    spec = StepSpec("ingest", "airflow_hops.ml.ingest:run", params, output=output, producer=producer)
     return Artifact.from_dict(RuntimeHook(connection).run(spec).value)
 
 
@@ -706,13 +660,10 @@ def test_unwritable_store_names_the_field(tmp_path: Path, s3_store: ArtifactStor
         assert type(refused.value) is error
 
 
-def test_step_with_an_unusable_store_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_step_with_an_unusable_store_is_not_retried(world: World, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "file" / "hops")}}
-    monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps(connection))
+    world.connect("small", store=str(tmp_path / "file" / "hops"))
     hook = RuntimeHook("small")
-    spec = StepSpec(
-        "step", "nowhere:nothing", output=Output(hook.store.uri("d", "r", "t", "model"), "model"), producer=PRODUCER
-    )
+    output = Output(hook.store.uri("d", "r", "t", "model"), "model")
     with pytest.raises(BadInput, match=FIELD):
-        hook.run(spec)
+        hook.run(StepSpec("step", "nowhere:nothing", output=output, producer=PRODUCER))

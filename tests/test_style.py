@@ -1,14 +1,16 @@
-"""The English of the code: docstrings begin with a verb or the thing they name, names are nouns or verbs."""
+"""Rules of the sources that no linter has: their English, entries of steps in strings, comments on libraries."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
+from step_runner import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 STARTS = {"By", "Of", "That", "What", "Where", "Who"}
 NAMES = {"at", "before", "found", "given", "kept", "look", "of", "said", "told"}
 
@@ -40,3 +42,84 @@ def _variables(node: ast.AST) -> Iterator[tuple[int, str]]:
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                 yield each.lineno, each.id.strip("_")
+
+
+ENTRY = re.compile(r"airflow_hops(?:\.\w+)+:\w+")
+REMOVED = {"airflow_hops.ml.of_an_older_version:run"}
+"""Entries of records that a test reads only, of functions that no longer exist."""
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "dags", "tests"])
+def test_entries_name_functions_that_exist(folder: str) -> None:
+    wrong = []
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Constant(str(text)) if ENTRY.fullmatch(text) and text not in REMOVED:
+                    module, _, name = text.partition(":")
+                    if name not in names(module):
+                        wrong.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}: {text}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", ["airflow_hops.ml.statistics", "airflow_hops.ml.moved"])
+def test_functions_that_moved_are_noticed(module: str) -> None:
+    assert "run" not in names(module) and "run" in names("airflow_hops.ml.statistics.stage")
+
+
+@cache
+def names(module: str) -> set[str]:
+    """Returns the names that a module's source defines or imports; none if there is no such module."""
+    place = REPOSITORY / module.replace(".", "/")
+    result: set[str] = set()
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        for node in ast.parse(path.read_text()).body if path.exists() else ():
+            match node:
+                case ast.FunctionDef() | ast.ClassDef():
+                    result.add(node.name)
+                case ast.Import() | ast.ImportFrom():
+                    result |= {alias.asname or alias.name for alias in node.names}
+    return result
+
+
+PACKAGES = {
+    "airflow": "apache-airflow",
+    "beam": "apache-beam",
+    "spark": "pyspark",
+    "tfdv": "tensorflow-data-validation",
+}
+"""Packages of libraries that have another name."""
+COMMENT = re.compile(r"# ([A-Za-z][\w-]+) (\d+\.\d+)(?: \(([^()]+)\))?: ")
+
+
+def versions() -> dict[str, set[str]]:
+    """Returns the minor versions of each package that the pins and the pages name."""
+    pinned = defaultdict(set)
+    for path in [*(REPOSITORY / "requirements").glob("*.txt"), *(REPOSITORY / "docs").rglob("*.md")]:
+        for name, version in re.findall(r"([\w-]+)(?:\[[\w,]+\])?==(\d+\.\d+)", path.read_text()):
+            pinned[name.lower()].add(version)
+    return pinned
+
+
+def test_comments_on_libraries_name_versions_that_are_used() -> None:
+    pinned, count, stale = versions(), 0, []
+    for path in sorted((REPOSITORY / "airflow_hops").rglob("*.py")):
+        for name, version, issue in COMMENT.findall(path.read_text()):
+            count += 1
+            package = PACKAGES.get(name.lower(), name.lower())
+            if version not in pinned[package] or (issue and not re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|[A-Z]+-\d+", issue)):
+                stale.append(f"{path.relative_to(REPOSITORY)}: {name} {version} {issue}, pinned: {pinned[package]}")
+    assert stale == [], "still needed with the pinned version? then name it, otherwise remove what the comment explains"
+    assert count > 80
+
+
+def test_comments_begin_with_no_library_without_its_version() -> None:
+    names = "TensorFlow|Keras|Horovod|PyArrow|Arrow|DuckDB|Spark|TFDV|MLflow|NumPy|gRPC|Airflow|onnxruntime|libtorrent"
+    verbs = "ignores|refuses|would|does not|cannot|accepts only|waits|drops|ends|lacks|has no|takes|reads|needs|makes"
+    pattern = re.compile(rf"# (?:By default )?({names})(?:'s [\w ]+)? ({verbs})\b.*")
+    matches = {
+        f"{path.relative_to(REPOSITORY)}: {match[0]}"
+        for path in (REPOSITORY / "airflow_hops").rglob("*.py")
+        for match in pattern.finditer(path.read_text())
+    }
+    assert matches == set(), "expected '# Library 1.2: …', with the version that is pinned"

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from airflow.sdk import DAG, task
+from world import results, states
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import StepFailed
@@ -23,34 +24,20 @@ LIMIT = 7
 def test_functions_exchange_values_and_artifacts(run_dag: Callable[..., Any], runtime: Path) -> None:
     run = run_dag("task_hops", {})
     assert run.state == "success"
-    values = {ti.task_id: xcom(ti) for ti in run.get_task_instances()}
+    values = results(run)
     assert values["squares"]["values"] == [1.125, 2.125, 5.125, 10.125]
     assert values["squares"]["sum"] == 18.5
     assert values["squares"]["environment"] == str(runtime)
     report = Artifact.from_dict(values["report"])
-    assert report.kind == "report"
-    assert report.metrics == {"total": 18.5}
+    assert (report.kind, report.metrics) == ("report", {"total": 18.5})
     kind, text, task_id, b = values["read_report"]
     assert (kind, task_id, b) == ("report", "read_report", "b")
     assert text.startswith("18.5 on 20")
     assert RuntimeHook().store.verify(report).kind == "report"
 
 
-def xcom(ti: Any, key: str = "return_value") -> Any:
-    from airflow.models.xcom import XComModel
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        query_of = {"task_ids": ti.task_id, "dag_ids": ti.dag_id, "map_indexes": ti.map_index}
-        query = XComModel.get_many(run_id=ti.run_id, key=key, **query_of)
-        result = session.scalars(query).all()
-        return XComModel.deserialize_value(result[0]) if result else None
-
-
 def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:
-    run = run_dag("task_hops_mapped", {})
-    assert run.state == "success"
-    assert next(xcom(ti) for ti in run.get_task_instances() if ti.task_id == "total") == 3.0
+    assert results(run_dag("task_hops_mapped", {}))["total"] == 3.0
 
 
 def test_mapped_group_begins_with_ingest(run_dag: Callable[..., Any], tmp_path: Path) -> None:
@@ -58,20 +45,18 @@ def test_mapped_group_begins_with_ingest(run_dag: Callable[..., Any], tmp_path: 
         (tmp_path / f"{name}.csv").write_text("x\n" + "1\n" * rows)
     run = run_dag("mapped_sources", {"folder": str(tmp_path)})
     assert run.state == "success"
-    made = [
-        (ti.task_id, xcom(ti)["rows"]["rows"]["rows_out"]) for ti in run.get_task_instances() if "ingest" in ti.task_id
-    ]
-    assert sorted(made) == [("ingest", 2), ("of_each.ingest", 2), ("of_each.ingest", 3)]
+    ingests = [ti for ti in run.get_task_instances() if "ingest" in ti.task_id]
+    made = [(ti.task_id, ti.xcom_pull(ti.task_id, map_indexes=ti.map_index)["rows"]["rows"]) for ti in ingests]
+    assert sorted((task, rows["rows_out"]) for task, rows in made) == [
+        ("ingest", 2), ("of_each.ingest", 2), ("of_each.ingest", 3),
+    ]  # fmt: skip
 
 
 def test_non_json_argument_fails_without_retry(
     run_dag: Callable[..., Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_dag("task_hops_bad_argument", {})
-    states = {ti.task_id: (ti.state, ti.try_number) for ti in run.get_task_instances()}
-    assert states["take"][0] == "failed"
-    captured = capfd.readouterr()
-    assert "argument 0 of take() is a" in captured.out + captured.err + caplog.text
+    assert states(run_dag("task_hops_bad_argument", {}))["take"] == "failed"
+    assert "argument 0 of take() is a" in "".join(capfd.readouterr()) + caplog.text
 
 
 def test_task_that_times_out_leaves_no_process(run_dag: Callable[..., Any], tmp_path: Path) -> None:
@@ -88,9 +73,7 @@ def shipped(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def run_shipped(run_step: Any, launcher: Any, operator: Any) -> Any:
-    return run_step(
-        operator.entry, params=operator.step_params({}), launcher=launcher, code_paths=(), task_id=operator.task_id
-    )
+    return run_step(operator.entry, params=operator.step_params({}), launcher=launcher, task_id=operator.task_id)
 
 
 def test_annotations_are_not_evaluated(run_step: Any, warm_launcher: Any) -> None:
@@ -164,10 +147,9 @@ def test_lambdas_and_coroutines_are_refused() -> None:
     async def later() -> None:
         pass
 
-    with pytest.raises(ValueError, match="later is not a plain function"):
-        shipped(later)
-    with pytest.raises(ValueError, match="<lambda> is not a plain function"):
-        shipped(task.hops(task_id="x")(lambda: 1))
+    for function, name in ((later, "later"), (task.hops(task_id="x")(lambda: 1), "<lambda>")):
+        with pytest.raises(ValueError, match=f"{name} is not a plain function"):
+            shipped(function)
 
 
 def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any) -> None:

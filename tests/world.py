@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
+from urllib.parse import unquote
 
 import pytest
 
@@ -96,7 +97,7 @@ def results(run: Any) -> dict[str, Any]:
 
 def path_of(uri: str) -> Path:
     """Returns the path of an address of a local store."""
-    return Path(uri.removeprefix("file://"))
+    return Path(unquote(uri.removeprefix("file://")))
 
 
 @contextmanager
