@@ -31,7 +31,7 @@ ASK: dict[str, Callable[[], object]] = {
     "horovod": lambda: where_ranks_run("odd", None),
     "model server": lambda: ModelServerHook("odd").address,
 }
-"""What reads the connection ``odd``, by who asks."""
+"""Readers of the connection ``odd``."""
 
 
 CANNOT_BE_READ = "AIRFLOW_CONN_ODD cannot be read; expected"
@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, str | dict[str, Any], str]] = [
     ("model server", {"extra": {"serving_ca_file": "/no/such.pem"}}, "'/no/such.pem'; there is no such file"),
     ("model server", {"extra": {"serving_cert_file": "/c.pem"}}, "expected both or neither"),
 ]
-"""Who reads a connection, its text or fields, and what the error says."""
+"""Reader of a connection, its text or fields, and the words of the error."""
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
     ],
 )
 def test_wrong_argument_is_named(arguments: dict[str, Any], expected: str) -> None:
-    """What ``test_mistakes.py`` does not have."""
+    """Arguments of the loop that ``test_mistakes.py`` does not have."""
     with pytest.raises((BadInput, TypeError), match=expected):
         training_loop("churn", **{**CHURN, **arguments})
     with DAG("own", schedule=None), pytest.raises(BadInput, match="schedule has no effect within another DAG"):
