@@ -49,7 +49,7 @@ _KEY = "hops_job"
 """Key of a task's job in Airflow's task state store."""
 _PREFIX = "hops-job-"
 _POLL_S = 0.1
-_ATTACH_TIMEOUT_S = 30.0
+_ATTACH_TIMEOUT_S = 300.0
 _SWEEP_S = 86400.0
 _UNNAMED_SWEEP_S = 60.0
 """Age at which a folder without a job is removed: its worker was killed before it wrote the job."""

@@ -31,7 +31,7 @@ from airflow_hops.ml.training.gang.rendezvous import SILENCE_S, patience_s, rend
 # end() asks the agents to kill, waits 2.5 s, and closes the streams: an agent whose stream is closed kills its ranks
 # itself.
 
-_START_S = 60.0
+_START_S = 300.0
 _END_S = 2.5
 _LOOK_S = 0.05
 _LOOPBACK = ("127.", "::1")

@@ -39,7 +39,7 @@ from airflow_hops.ml.training.gang.crew import Crew, Placement, RankJob, RankLau
 
 _SETTLE_S = 10.0
 _POLL_S = 0.1
-_CALL_BACK_S = 120.0
+_CALL_BACK_S = 600.0
 _END_S = 4.0
 _LAST_WORDS_S = 0.5
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
