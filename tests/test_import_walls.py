@@ -73,7 +73,7 @@ def test_the_cache_key_covers_single_modules_and_import_paths_of_extensions() ->
     (layers,) = (each["source_modules"] for each in contracts if each["name"] == ML_SIDE)
     of_steps = {name.rpartition(".")[2] for name in layers if name.startswith(f"{EXTENSIONS}.*.")} | {"path_entry"}
     expected = {
-        file
+        str(file)
         for file in PACKAGE.glob("extensions/*/**/*.py")
         if file.relative_to(PACKAGE).with_suffix("").parts[2] in of_steps
     }

@@ -89,6 +89,9 @@ for component in ("scheduler", "dag_processor", "triggerer"):
             modules = set(sys.modules)
             import airflow.sdk.execution_time.task_runner
             import airflow_hops.operators
+            airflow_hops.operators.IngestOperator(
+                task_id="ingest", sources={"orders": "/orders.csv"}, dag=airflow.sdk.DAG("shop")
+            )
             imported += sorted(set(sys.modules) - modules)
         print(*imported, flush=True)
         os._exit(0)
@@ -98,7 +101,7 @@ for component in ("scheduler", "dag_processor", "triggerer"):
 
 @pytest.mark.slow
 def test_forking_components_preimport_operators() -> None:
-    """The scheduler also has all that its LocalExecutor's workers would import."""
+    """The scheduler also has all that its LocalExecutor's workers would import, for the addresses of assets, too."""
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-3:] == ["scheduler True True", "dag_processor True True", "triggerer True False"]
 

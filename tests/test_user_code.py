@@ -14,6 +14,7 @@ import pytest
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.steps.run_record import TRAIN_ENTRY
 from airflow_hops.runner.environments.named import runtime_fingerprint
+from airflow_hops.runner.user_code import fingerprints
 from airflow_hops.runner.user_code.fingerprints import user_code
 
 Key = Callable[..., str]
@@ -256,6 +257,17 @@ def test_fingerprint_of_an_environment_tells_its_packages_and_where_they_are_fro
     assert runtime_fingerprint(runtime) == first, "neither Horovod nor the files of an index's wheel"
     elsewhere = runtime.rename(runtime.with_name("moved"))
     assert runtime_fingerprint(elsewhere) == first
+
+
+def test_changed_sources_of_the_package_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks of the scheduler, which has read them all, notice an update."""
+    monkeypatch.setattr(fingerprints.airflow_hops, "__file__", str(tmp_path / "__init__.py"))
+    keys = []
+    for files in ({"core/steps.py": "a = 1\n"}, {"core/steps.py": "a = 2\n"}, {"extensions/fleet/ml/step.py": ""}):
+        write(tmp_path, files)
+        keys += [fingerprints.read_sources(), fingerprints.read_sources()]
+    assert keys[::2] == keys[1::2]
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize("way", ["editable", "finder", "pth"])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import configparser
 import sys
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -78,28 +79,44 @@ def extensions(group: str) -> Mapping[str, Extension]:
 
 
 @cache
-def _extensions(group: str, _path: tuple[str, ...]) -> Mapping[str, Extension]:
-    results = {name: Extension(group, name, value, OWN) for name, value in _own(group).items()}
-    for point in entry_points(group=group):
-        distribution = point.dist.name if point.dist else "unknown"
-        if distribution == OWN:  # metadata of an older installation, which the files replace
-            continue
-        each = Extension(group, point.name, point.value, distribution)
-        other = results.setdefault(point.name, each)
-        if other.distribution != distribution:
-            raise BadInput(f"{each} has the name of {other}; uninstall one of them")
+def _extensions(group: str, path: tuple[str, ...]) -> Mapping[str, Extension]:
+    own = _own().get(group, {})
+    results = {name: Extension(group, name, value, OWN) for name, value in own.items()}
+    # As for imports, the first of a name on the path counts. That of this package is an older one's: files replace it.
+    registered = ChainMap[str, tuple[EntryPoint, ...]]({OWN: ()}, *map(_registered_in, path))
+    for distribution, points in registered.items():
+        for point in (each for each in points if each.group == group):
+            each = Extension(group, point.name, point.value, distribution)
+            other = results.setdefault(point.name, each)
+            if other.distribution != distribution:
+                raise BadInput(f"{each} has the name of {other}; uninstall one of them")
     return results
 
 
-def _own(group: str) -> Mapping[str, str]:
-    """Returns the registrations of this package: the trunk first, then its extensions by name."""
-    package, results = files("airflow_hops"), dict[str, str]()
+@cache
+def _registered_in(place: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Returns registrations by distribution, in an entry of the import path; forks have what their parent has read.
+
+    Metadata of all distributions is read once, since that takes as long as forking a step.
+    """
+    results: dict[str, tuple[EntryPoint, ...]] = {}
+    for each in distributions(path=[place]):
+        if "[airflow_hops." in (each.read_text("entry_points.txt") or ""):
+            results.setdefault(each.name, tuple(each.entry_points))
+    return results
+
+
+@cache
+def _own() -> Mapping[str, Mapping[str, str]]:
+    """Returns the registrations of this package by group: the trunk first, then its extensions by name."""
+    package, results = files("airflow_hops"), dict[str, dict[str, str]]()
     folders = sorted((package / "extensions").iterdir(), key=lambda each: each.name)
     for file in (folder / "entry_points.ini" for folder in (package / "core", *folders)):
         if file.is_file():
             parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
             parser.read_string(file.read_text())
-            results |= dict(parser.items(group)) if parser.has_section(group) else {}
+            for group in parser.sections():
+                results.setdefault(group, {}).update(parser.items(group))
     return results
 
 

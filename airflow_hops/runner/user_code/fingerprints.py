@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
+import os
 from pathlib import Path
 
 import airflow_hops
@@ -15,24 +17,38 @@ ML_SIDE = ("core", "hops", "ml", "path_entry", "serving")
 """The folders or modules of this package, and of each extension in it, that run in a step."""
 
 
-def step_sources() -> list[Path]:
-    """Returns the files of the modules that a step can import."""
+_digests: dict[tuple[str, int, int, int, int], bytes] = {}
+"""SHA-256 of sources by path and state."""
+
+
+def step_sources() -> list[str]:
+    """Returns the paths of the modules that a step can import."""
     package = Path(airflow_hops.__file__).parent
     layers = [root / name for root in (package, *package.glob("extensions/*")) for name in ML_SIDE]
-    return sorted(
-        file for layer in layers for file in (layer.with_suffix(".py"), *layer.rglob("*.py")) if file.is_file()
-    )
+    sources = [str(source) for layer in layers if (source := layer.with_suffix(".py")).is_file()]
+    for folder, _, names in itertools.chain.from_iterable(map(os.walk, layers)):
+        sources += [f"{folder}/{name}" for name in names if name.endswith(".py")]
+    return sorted(sources)
 
 
-@functools.cache
-def package_fingerprint() -> str:
-    """Returns the SHA-256 (hex) of the sources that can run in a step."""
-    package = Path(airflow_hops.__file__).parent
+def read_sources() -> str:
+    """Returns the SHA-256 (hex) of the sources that can run in a step; unchanged ones are read once in a process.
+
+    Hashing them takes longer than the rest of a cached task, so forks have the digests of their parent.
+    """
+    package = len(str(Path(airflow_hops.__file__).parent))
     digest = hashlib.sha256()
     for source in step_sources():
-        digest.update(f"{source.relative_to(package)}\0".encode())
-        digest.update(source.read_bytes())
+        status = os.stat(source)  # noqa: PTH116  # a path object takes longer than the call
+        state = source, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+        if state not in _digests:
+            _digests[state] = hashlib.sha256(Path(source).read_bytes()).digest()
+        digest.update(f"{source[package:]}\0".encode() + _digests[state])
     return digest.hexdigest()
+
+
+package_fingerprint = functools.cache(read_sources)
+"""Returns :func:`read_sources` as at the first call in this process."""
 
 
 def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
