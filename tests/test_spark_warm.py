@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 import zipfile
@@ -39,6 +40,14 @@ def test_connection_secrets_reach_the_spark_driver_without_files(warm_spark: Spa
     assert result["services"]["serving_token"] == token
     for text in (*result["files"].values(), result["environment_of_a_child"]):
         assert token not in text
+
+
+def test_local_master_needs_no_spark_provider(
+    warm_spark: SparkLauncher, run_step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hook brings the clients of Kubernetes, which take longer to import than a step to start."""
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.spark.hooks.spark_submit", None)
+    assert run_step("protocol_steps:look_around", launcher=warm_spark, code_paths=(str(REPOSITORY / "tests"),))
 
 
 def test_a_packaged_dag_runs_on_spark_with_its_modules_and_leaves_no_files(

@@ -107,68 +107,62 @@ class SparkLauncher(Launcher):
         Raises:
             BadInput: the runtime environment, a Java that Spark supports, or the connection does not exist.
         """
-        if self.step_launcher is not None:
-            properties = {**_DEFAULTS, **_ON_THIS_MACHINE, **self._own_conf()}
-            flags = [f"--conf={name}={value}" for name, value in properties.items()]
-            submitted = shlex.join(["--master", self._master(), *flags, "pyspark-shell"])
+        master, launcher = self._master(), self.step_launcher
+        if launcher is None:
+            runtime_python(self.runtime)
+            base = base_of(self.runtime)
+            java = find_java(base)
+            if java is None or not java.supported:
+                present = f"Java {java.version} in {java.home}" if java else "none"
+                profile = profile_of(base) or BASE
+                raise BadInput(
+                    f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install "
+                    f"one, run 'airflow hops runtime create --java {self.runtime}', or prepare with engine='duckdb'"
+                )
+        if is_local_master(master):  # the step starts a JVM if it needs one
+            properties = {**_DEFAULTS, **_ON_THIS_MACHINE}
+            if launcher is None:
+                if find_connection(self.conn_id, "spark") is None:
+                    log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
+                properties["spark.driver.extraJavaOptions"] = shlex.join(JVM_OPTIONS)
+                launcher = LocalLauncher(self.runtime, self.warm)
+            flags = [f"--conf={name}={value}" for name, value in {**properties, **self._own_conf()}.items()]
+            submitted = shlex.join(["--master", master, *flags, "pyspark-shell"])
             variables = {**variables, "PYSPARK_SUBMIT_ARGS": submitted}
-            return self.step_launcher.start(spec_path, code_paths, variables=variables)
-        # Imported here, because it would slow down parsing of DAGs: it takes longer than this whole package.
+            return launcher.start(spec_path, code_paths, variables=variables)
+        # Imported here, because it brings 1,900 modules, the clients of Kubernetes among them.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        runtime_python(self.runtime)
-        base = base_of(self.runtime)
-        java = find_java(base)
-        if java is None or not java.supported:
-            present = f"Java {java.version} in {java.home}" if java else "none"
-            profile = profile_of(base) or BASE
-            raise BadInput(
-                f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install one, "
-                f"run 'airflow hops runtime create --java {self.runtime}', or prepare with engine='duckdb'"
-            )
-        conf = dict(_DEFAULTS)
-        master = self._master()
-        if is_local := is_local_master(master):
-            if find_connection(self.conn_id, "spark") is None:
-                log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
-            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(JVM_OPTIONS)}
         folder = spec_path.parent
         env = {**step_variables(self.runtime, code_paths), **variables}
-        runtime_archive = None
-        if not is_local:
-            conf |= {
-                **{f"spark.executorEnv.{name}": env[name] for name in _OF_EXECUTORS},
-                "spark.pyspark.driver.python": env["PYSPARK_PYTHON"],
-                # Spark 3.5: its client would use this user, not the one that runs the executors.
-                "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
-                # A killed JVM leaves files, which are removed with the step's folder.
-                "spark.driver.extraJavaOptions": shlex.join(
-                    [*JVM_OPTIONS, f"-Djava.io.tmpdir={env.get('TMPDIR', '/tmp')}"]
-                ),
-            }
-            spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
-            if runtime_archive := self._runtime_archive(spec):
-                conf["spark.pyspark.python"] = "./environment/bin/python"
+        conf = {
+            **_DEFAULTS,
+            **{f"spark.executorEnv.{name}": env[name] for name in _OF_EXECUTORS},
+            "spark.pyspark.driver.python": env["PYSPARK_PYTHON"],
+            # Spark 3.5: its client would use this user, not the one that runs the executors.
+            "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
+            # A killed JVM leaves files, which are removed with the step's folder.
+            "spark.driver.extraJavaOptions": shlex.join(
+                [*JVM_OPTIONS, f"-Djava.io.tmpdir={env.get('TMPDIR', '/tmp')}"]
+            ),
+        }
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        if runtime_archive := self._runtime_archive(spec):
+            conf["spark.pyspark.python"] = "./environment/bin/python"
         archive = folder / "code.zip"
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
             conf=conf | self._own_conf(),
             name=f"hops-{folder.name}",
-            py_files=None if is_local else str(archive),
+            py_files=str(archive),
             archives=f"{runtime_archive}#environment" if runtime_archive else None,
             application_args=[str(spec_path)],
             env_vars={name: env[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
-        if master == THIS_MACHINE:
-            hook._connection["master"] = master  # the hook uses YARN if the connection is missing
         # The stub is outside of the package: Spark puts the script's folder first on the path, and the package's stages
         # have names of the standard library (statistics).
         driver = folder / "driver" / "step.py"
         command = hook._build_spark_submit_command(str(driver))
-        if is_local:  # the step starts a JVM if it needs one
-            arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
-            variables = {**variables, "PYSPARK_SUBMIT_ARGS": arguments}
-            return LocalLauncher(self.runtime, self.warm).start(spec_path, code_paths, variables=variables)
         _zip_sources([Path(path) for path in code_paths], archive)
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
