@@ -9,12 +9,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
+from world import path_of, write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.steps.protocol import StepSpec
@@ -60,23 +62,49 @@ class Api:
         headers = {**(headers or {}), **({} if user is None else bearer(user))}
         return self.client.request(method, f"/hops{path}", headers=headers, **options)
 
-    def artifact_path(self, task_id: str = "examples", kind: str = "examples", run: Any = None) -> str:
-        """The path of an artifact of the run of ``pages``, or of another run."""
+    def refused(self, path: str, status: int, says: str = "", user: str | None = "admin", **options: Any) -> None:
+        """Asserts that a GET, or a request of another ``method``, is refused with a status and words."""
+        answer = self.request(options.pop("method", "GET"), path, user, **options)
+        assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+    def run_path(self, run: Any = None) -> str:
+        """The path of the run of ``pages``, or of another run."""
         run = run or self.pages
-        return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}/artifacts/{task_id}/-1/{kind}"
+        return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}"
+
+    def artifact_path(self, task_id: str = "examples", kind: str = "examples", run: Any = None) -> str:
+        """The path of an artifact of such a run."""
+        return f"{self.run_path(run)}/artifacts/{task_id}/-1/{kind}"
+
+    def by(self, task_id: str, run: Any = None) -> Producer:
+        """The task of such a run."""
+        run = run or self.pages
+        return Producer(run.dag_id, run.run_id, task_id)
+
+    def reference(self, task_id: str, kind: str, run: Any = None) -> Artifact:
+        """Returns an artifact of such a run."""
+        uri = self.store.address(self.by(task_id, run), kind)
+        artifact: Artifact = self.store.manifest(uri).reference(uri)
+        return artifact
+
+    def folder(self, task_id: str, kind: str, run: Any = None) -> Path:
+        """The folder of an artifact of such a run."""
+        return path_of(self.store.address(self.by(task_id, run), kind))
+
+    @contextlib.contextmanager
+    def without(self, path: Path) -> Iterator[None]:
+        """Takes a file or folder away from its place for the block."""
+        away = path.rename(path.with_name("away"))
+        try:
+            yield
+        finally:
+            away.rename(path)
 
     def write(
         self, kind: str, files: Mapping[str, str] = {}, task_id: str = "validate", run: Any = None, **more: Any
     ) -> Artifact:
-        """Writes an artifact of a task of the run of ``pages``, or of another run; ``more`` is committed."""
-        run = run or self.pages
-        producer = Producer(run.dag_id, run.run_id, task_id)
-        inputs = more.pop("inputs", None)
-        with self.store.create(self.store.address(producer, kind), kind, producer, inputs=inputs) as writer:
-            for name, content in files.items():
-                (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
-                (writer.path / name).write_text(content)
-            return writer.commit(**more)
+        """Writes an artifact of a task of such a run; ``more`` is committed."""
+        return write_artifact(self.store, kind, files, self.by(task_id, run), **more)
 
 
 def bearer(user: str) -> dict[str, str]:
@@ -153,19 +181,36 @@ def brief_run(run_dag: Any) -> Iterator[Any]:
 @pytest.fixture
 def whole_store(api: Api, tmp_path: Path) -> Iterator[None]:
     """Puts the store back after the test as it was."""
-    root = Path(api.store.root.removeprefix("file://"))
+    root = path_of(api.store.root)
     shutil.copytree(root, tmp_path / "before", symlinks=True)
     yield
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "before", root, symlinks=True)
 
 
-@pytest.fixture
-def folder_of(api: Api) -> Any:
-    """Returns the folder of an artifact of the run of ``pages``: ``folder_of(task_id, kind)``."""
+WINDOWS: list[dict[str, Any]] = [
+    {"seed": 1},
+    {"seed": 2, "shift": 3},
+    {"seed": 3, "shift": 4},
+    {"seed": 4, "words": ["never", "seen", "before", "this"]},
+    {"seed": 5, "rows": 100},
+]
 
-    def folder(task_id: str, kind: str) -> Path:
-        uri = api.store.address(Producer("pages", api.pages.run_id, task_id), kind)
-        return Path(uri.removeprefix("file://"))
 
-    return folder
+@pytest.fixture(scope="package")
+def comparisons(api: Api, run_dag: Any) -> list[Any]:
+    """Five comparisons with the statistics of the DAG ``pages``: alike, drifted, again, broken, too few rows."""
+    reference, results = api.reference("statistics", "statistics").to_dict(), []
+    for week, window in enumerate(WINDOWS):
+        since = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(weeks=week)
+        ends = [since.isoformat(), (since + timedelta(weeks=1)).isoformat()]
+        results.append(run_dag("pages_skew", {"reference": reference, "window": {**window, "window": ends}}))
+    return results
+
+
+@pytest.fixture(scope="package")
+def described(api: Api, run_dag: Any) -> Any:
+    """A run of the DAG ``pages_statistics``."""
+    run = run_dag("pages_statistics", {})
+    assert str(run.state) == "success"
+    return run

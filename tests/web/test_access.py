@@ -14,10 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from fastapi import Depends, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
 
 from airflow_hops.web import access
+from airflow_hops.web.access import check_origin
 from airflow_hops.web.app import make_app
 from web.conftest import Api
 
@@ -57,6 +60,76 @@ CHANGES_NOTHING = {
 """Paths where POST only asks for much at once."""
 
 UP, ASTRAY = "%2e%2e%2f%2e%2e%2fpages_other", ("%2e%2e", "..%5c..", "%00", "~", "%252e%252e")
+
+
+HUGE = 10**30
+
+
+MANY = "&".join(f"dag_id=d{number}" for number in range(101))
+
+
+QUERIES = [
+    ("/api/dags/no_such/runs", 404, "DAG 'no_such' does not exist"),
+    ("/api/dags/no_such/overview", 404, "'no_such'"),
+    ("/api/dags/~/runs", 404, "DAG '~' does not exist"),
+    ("/api/dags/pages/runs?with=a%25", 422, "with"),
+    (f"/api/dags/pages/runs?offset={HUGE}", 422, "offset"),
+    ("/api/dags/pages/runs/no_such/artifacts", 404, "DAG 'pages' has no run 'no_such'"),
+    ("/api/dags/pages/models/pages_model", 404, ""),
+    ("/api/pipelines?limit=0", 422, "limit"),
+    (f"/api/pipelines/activity?{MANY}", 422, "dag_id"),
+    ("{run}/tasks/no_such/-1", 404, "no task instance 'no_such'"),
+    ("{run}/tasks/examples/0", 404, "no task instance 'examples@0'"),
+    ("{run}/artifacts/no_such/-1/examples", 404, "no task instance 'no_such'"),
+    ("{run}/artifacts/examples/0/examples", 404, "no task instance 'examples@0'"),
+    ("{run}/artifacts/examples/-2/examples", 422, "instance"),
+    (f"{{run}}/artifacts/examples/{HUGE}/examples", 422, "instance"),
+    ("{run}/artifacts/examples/-1/model", 404, "has not made an artifact of kind 'model'"),
+    ("{run}/artifacts/examples/-1/Model", 422, "kind"),
+    ("{run}/artifacts/examples/-1/examples/skew", 422, "kind is 'examples', expected 'skew'"),
+    ("{run}/artifacts/examples/-1/examples/page", 404, ""),
+    ("{run}/artifacts/examples/-1/examples/statistics", 422, "kind is 'examples', expected statistics or skew"),
+    ("/api/dags/pages/runs/{other}/artifacts/examples/-1/examples", 404, "has no run"),
+    ("{table}/rows?split=../eval", 422, "split is '../eval', expected one of"),
+    ("{table}/rows?split=train&column=no", 422, "column 'no' is not in split 'train'; it has "),
+    ("{table}/rows?split=train&row=800", 422, "row is 800, expected 0 to 799, as 800 are sampled"),
+    ("{table}/statistics/features?dataset=test", 422, "dataset is 'test', expected one of train"),
+    ("{table}/statistics/features?dataset=../train", 422, "dataset is '../train', expected one of train"),
+    ("{table}/statistics/features?dataset=train&slice=none", 422, "slice is 'none', expected one of the 0"),
+    ("{table}/statistics/features?dataset=train&weighted=true", 422, "and these statistics have no weights"),
+    ("{table}/statistics/feature?dataset=train&feature=none", 422, "feature is 'none', expected one of the "),
+    ("{distances}&to=nowhere", 422, "to is 'nowhere', expected"),
+    ("{distances}&to=examples/pages/examples/-1/run", 422, "of kind statistics or skew"),
+    ("{distances}&to=skew/pages/../-1/x", 404, "has no run 'x'"),
+    (f"{{distances}}&to=statistics/pages/statistics/{HUGE}/run", 422, ""),
+    ("{trainings}?sort=size", 422, "sort is 'size'; expected metrics.<name>"),
+    ("{trainings}?sort=metrics.a` DESC --", 422, "sort is"),
+    ("{trainings}?sort=duration&offset=x", 422, "offset"),
+    ("{trainings}?limit=0", 422, "limit"),
+    ("{trainings}?" + "&".join(["run_id=f"] * 1001), 422, "run_id"),
+    ("/api/dags/pages_skew/skew?source=pages/no_such", 422, "expected a task that compares: pages_skew/drift"),
+    ("/api/dags/pages_skew/skew?limit=0", 422, "limit"),
+    ("/api/dags/pages_skew/skew/feature", 422, "feature"),
+    ("{comparison}/skew/feature?feature=no_such", 404, "feature 'no_such' was not compared"),
+]
+"""Queries that cannot be answered, with the status and words of the answer."""
+
+
+@pytest.mark.parametrize(("path", "status", "says"), QUERIES, ids=[path[:60] for path, *_ in QUERIES])
+def test_query_that_cannot_be_answered_is_named(
+    api: Api, path: str, status: int, says: str, request: pytest.FixtureRequest
+) -> None:
+    table = api.artifact_path("statistics", "statistics")
+    places = {
+        "run": api.run_path(),
+        "other": quote(api.other.run_id, safe=""),
+        "table": table,
+        "distances": f"{table}/statistics/distances?dataset=train&to_dataset=train",
+        "trainings": "/api/dags/pages_training/training-runs",
+    }
+    if "pages_skew" in path or "comparison" in path:
+        places["comparison"] = api.artifact_path("drift", "skew", request.getfixturevalue("comparisons")[1])
+    api.refused(path.format(**places), status, says)
 
 
 @functools.cache
@@ -112,23 +185,20 @@ def test_requests_without_the_right_are_refused(api: Api, subtests: pytest.Subte
         with subtests.test(f"{method} {route.path}"):
             answer = api.request(method, path, user=None)
             assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"})
-            forged = api.request(method, path, user=None, headers={"Authorization": "Bearer forged"})
-            assert forged.status_code == 403
-            assert api.request(method, path, "nobody").status_code == 403
+            api.refused(path, 403, user=None, method=method, headers={"Authorization": "Bearer forged"})
+            api.refused(path, 403, user="nobody", method=method)
             other = api.request(method, path, "only:pages_other")
             if "{dag_id}" in route.path:
                 assert (other.status_code, other.json()) == (403, {"detail": "Forbidden"})
             assert "pages_training" not in other.text
             assert not re.search(r'"pages"|pages/', other.text)
             if changes:
-                assert api.request(method, path, "viewer").status_code == 403
+                api.refused(path, 403, user="viewer", method=method)
             if method != "GET":
-                elsewhere = api.request(method, path, headers={"Origin": "https://elsewhere.example"})
-                assert elsewhere.status_code == 403
-                assert "may not change anything here" in elsewhere.json()["detail"]
+                elsewhere = {"Origin": "https://elsewhere.example"}
+                api.refused(path, 403, "may not change anything here", method=method, headers=elsewhere)
             if "{run_id}" in route.path:  # a run of another DAG
-                other_run = _path(api, route, run_id=quote(api.other.run_id, safe=""))
-                assert api.request(method, other_run).status_code == 404
+                api.refused(_path(api, route, run_id=quote(api.other.run_id, safe="")), 404, method=method)
 
 
 def test_path_traversal_is_refused(api: Api) -> None:
@@ -143,3 +213,55 @@ def test_path_traversal_is_refused(api: Api) -> None:
                 if answer.status_code not in (404, 405, 422) or "pages_other/" in answer.text:
                     failed[method, path] = answer.text[:300]
     assert failed == {}
+
+
+HOST = "http://airflow.example:8080"
+
+
+@pytest.fixture
+def client() -> TestClient:
+    """A client of an application with one route that changes something, at ``HOST``."""
+    app = FastAPI(dependencies=[Depends(check_origin)])
+    app.add_api_route("/change", lambda: "changed", methods=["GET", "POST", "DELETE"])
+    return TestClient(app, base_url=HOST)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": HOST},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://ml.example", "X-Forwarded-Host": "ml.example", "X-Forwarded-Proto": "https"},
+        {"Origin": "https://ml.example", "Host": "ml.example"},
+        {"Origin": "https://ml.example:8443", "X-Forwarded-Host": "ml.example:8443, inner.example"},
+        {"Origin": "https://public.example", "Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_same_origin_and_programs_are_allowed(
+    client: TestClient, headers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://public.example/some/path")
+    assert client.post("/change", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://airflow.example"},
+        {"Origin": "http://airflow.example:8080.elsewhere.example"},
+        {"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://airflow.example:99999999"},
+        {"Origin": "http://inner.example", "X-Forwarded-Host": "ml.example, inner.example"},
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_other_origins_are_refused(client: TestClient, headers: Any, method: str) -> None:
+    answer = client.request(method, "/change", headers=headers)
+    assert answer.status_code == 403
+    assert "may not change anything here" in answer.json()["detail"]
+    assert client.get("/change", headers=headers).status_code == 200

@@ -13,6 +13,7 @@ import pytest
 from served_models import Pipeline, Processes
 from step_runner import StepRunner
 from waiting import wait_for
+from world import World
 
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import record_uri
@@ -24,6 +25,14 @@ pytestmark = pytest.mark.runtime
 MODEL = "pages_model"
 PATH = f"/api/dags/pages_training/models/{MODEL}"
 NOBODY = dict.fromkeys(("user", "dag_id", "run_id", "task_id", "map_index", "iteration"))
+
+
+def refuse(api: Api, action: str, status: int, says: str = "", user: str = "admin", **body: Any) -> None:
+    """Expects that a decision is refused, and changes nothing."""
+    record = api.store.read_text(record_uri(api.store, MODEL))
+    answer = decide(api, action, user, **body)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    assert api.store.read_text(record_uri(api.store, MODEL)) == record
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +78,9 @@ def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> No
     page = api.get(PATH).json()
     assert (page["traffic"], page["deployed"], page["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
     assert api.get(PATH, "viewer").json()["may_change"] is False
-    assert api.get("/api/dags/pages/models/pages_model").status_code == 404
-
     answer = decide(api, "traffic", percents={"1": 30, "2": 70}, reason="  it looks well ")
     assert (answer.status_code, answer.json()["traffic"]) == (200, {"1": 30, "2": 70}), answer.text
-    wait_for(lambda: server.traffic(MODEL) == {1: 30, 2: 70}, "the shares")
+    canary.expect(traffic={1: 30, 2: 70})
     decision = api.get(PATH).json()["decisions"][0]
     assert (decision["event"], decision["why"], decision["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
     assert decision["by"] == NOBODY | {"user": "admin", "dag_id": "pages_training"}
@@ -82,19 +89,18 @@ def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> No
     assert decide(api, "promote", **promotion).json()["changed"] is True
     again = decide(api, "promote", **promotion).json()
     assert (again["champion"], again["changed"], again["traffic"]) == (2, False, {"2": 100})
-    wait_for(lambda: server.traffic(MODEL) == {2: 100}, "all to the promoted")
-    available = {version for version, state in server.versions(MODEL).items() if state == "AVAILABLE"}
+    canary.expect(traffic={2: 100})
+    available = server.available(MODEL)
     assert server.ask(MODEL, 10) == 0
     live = api.get(f"{PATH}/live").json()
     assert (live["problem"], live["kind"]) == (None, "bundled")
     shares = {version["version"]: version["traffic_percent"] for version in live["versions"]}
-    assert {1: 0, 2: 100}.items() <= shares.items() and {1, 2} <= available
+    assert {1: 0, 2: 100}.items() <= shares.items() and {1, 2} <= {*available}
     assert next(each["requests"] for each in live["versions"] if each["version"] == 2) >= 10
 
     assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
-    assert canary.aliases() == {"champion": 1}
+    canary.expect(aliases={"champion": 1})
     assert canary.events()[-2:] == [("rolled_back", 2), ("promoted", 1)]
-
     assert decide(api, "promote", version=2).json()["champion"] == 2
     assert "allowed although it was rolled back" in api.get(PATH).json()["decisions"][0]["why"]
     assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
@@ -109,12 +115,10 @@ def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, canary: Pipel
         ("admin", [], 422),
         ("admin", ["pages_traning"], 404),
     ):
-        answer = decide(api, "owners", user, owners=owners)
-        assert answer.status_code == status, answer.text
+        refuse(api, "owners", status, user=user, owners=owners)
     assert decide(api, "owners", owners=["pages_search"]).status_code == 200
     assert api.get(PATH).json()["may_change"] is False
-    refused = decide(api, "traffic", percents={"1": 100, "2": 0})
-    assert (refused.status_code, "does not own model" in refused.json()["detail"]) == (403, True)
+    refuse(api, "traffic", 403, "does not own model", percents={"1": 100, "2": 0})
     canary.decide("set_owners", owners=["tests", "pages_training"], by={"user": "root", "request_id": "back"})
     (decision, *_) = api.get(PATH).json()["decisions"]
     assert (decision["event"], decision["by"]["user"], api.get(PATH).json()["may_change"]) == ("owners", "root", True)
@@ -129,31 +133,26 @@ def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipelin
     assert api.get(f"{PATH}/versions", "only:pages_training").json()["entries"][-1]["made_by"] is None
     decisions = api.get(PATH, "only:pages_training").json()["decisions"]
     assert decisions[-1]["by"] == NOBODY
-    unknown = api.get(f"{PATH}/versions/1/evaluation")
-    assert unknown.status_code == 404
-    assert "evaluated no version 1" in unknown.json()["detail"]
+    api.refused(f"{PATH}/versions/1/evaluation", 404, "evaluated no version 1")
 
 
 @pytest.mark.parametrize(
-    ("action", "body", "status", "text"),
+    ("action", "body", "says"),
     [
-        ("promote", {"version": 99}, 422, "has no version 99 that was deployed; versions: 1, 2"),
-        ("promote", {"version": 0}, 422, "greater than or equal to 1"),
-        ("promote", {"version": 1, "reason": "  "}, 422, "at least 1 character"),
-        ("promote", {"version": 1, "request_id": "../../x"}, 422, "should match pattern"),
-        ("traffic", {"percents": {"1": 50, "2": 49}}, 422, "99"),
-        ("traffic", {"percents": {"1": 50, "77": 50}}, 422, "percents name version 77"),
-        ("traffic", {"percents": {"one": 100}}, 422, "percents"),
-        ("roll_back", {"to_version": 99}, 422, "has no version 99"),
+        ("promote", {"version": 99}, "has no version 99 that was deployed; versions: 1, 2"),
+        ("promote", {"version": 0}, "greater than or equal to 1"),
+        ("promote", {"version": 1, "reason": "  "}, "at least 1 character"),
+        ("promote", {"version": 1, "request_id": "../../x"}, "should match pattern"),
+        ("traffic", {"percents": {"1": 50, "2": 49}}, "99"),
+        ("traffic", {"percents": {"1": 50, "77": 50}}, "percents name version 77"),
+        ("traffic", {"percents": {"one": 100}}, "percents"),
+        ("roll_back", {"to_version": 99}, "has no version 99"),
     ],
 )
 def test_impossible_decision_is_reported_and_changes_nothing(
-    api: Api, canary: Pipeline, action: str, body: Any, status: int, text: str
+    api: Api, canary: Pipeline, action: str, body: Any, says: str
 ) -> None:
-    record = canary.record()
-    answer = decide(api, action, **body)
-    assert (answer.status_code, text in answer.text) == (status, True), answer.text
-    assert canary.record() == record
+    refuse(api, action, 422, says, **body)
 
 
 def test_concurrent_decisions_leave_one(api: Api, canary: Pipeline) -> None:
@@ -181,25 +180,19 @@ def test_log_covers_only_this_model(api: Api, canary: Pipeline) -> None:
     assert all(MODEL in line["message"] for line in lines)
     assert api.get(f"{PATH}/logs?level=ERROR").json() == []
     assert {line["version"] for line in api.get(f"{PATH}/logs?version=2").json()} == {2}
-    assert api.get(f"{PATH}/logs?level=LOUD").status_code == 422
+    api.refused(f"{PATH}/logs?level=LOUD", 422)
 
 
-def test_unreachable_server_is_reported_in_the_answer(
-    api: Api, canary: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = {"conn_type": "hops", "port": 9, "extra": {"store": api.store.root, "serving_rest_port": 9}}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+def test_unreachable_server_is_reported_in_the_answer(api: Api, canary: Pipeline, world: World) -> None:
+    world.connect(port=9, store=api.store.root, serving_rest_port=9)
     live = api.get(f"{PATH}/live").json()
     assert "does not answer" in live["problem"]
     assert live["versions"] == []
-    answer = api.get(f"{PATH}/logs")
-    assert (answer.status_code, "does not answer" in answer.json()["detail"]) == (502, True)
-    refused = decide(api, "promote", version=2)
-    assert refused.status_code in (422, 502)
+    api.refused(f"{PATH}/logs", 502, "does not answer")
+    assert decide(api, "promote", version=2).status_code in (422, 502)
     (listed,) = api.get("/api/dags/pages_training/models").json()["entries"]
     assert (listed["name"], listed["problem"]) == (MODEL, None)
-    connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    world.connect(port=9, store=api.store.root, serving_base_path="/srv/models")
     assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]
 
 

@@ -43,7 +43,6 @@ def test_list_pages_continue_without_gaps(api: Api) -> None:
     assert [page["total_entries"] for page in pages] == [3, 3]
     results = [[pipeline["dag_id"] for pipeline in page["entries"]] for page in pages]
     assert results == [["pages", "pages_other"], ["pages_training"]]
-    assert api.get("/api/pipelines?limit=0").status_code == 422
 
 
 def test_pipeline_has_its_last_run_and_stages(api: Api) -> None:
@@ -74,7 +73,6 @@ def test_overview_of_a_monitoring_dag_is_that_of_its_pipeline(api: Api) -> None:
     assert (monitoring["dag_id"], monitoring["next_run"]) == ("pages_monitoring", None)
     alone = overview("only:pages_monitoring")
     assert (alone["pipeline"]["dag_id"], len(alone["schedules"])) == ("pages_monitoring", 1)
-    assert "'no_such'" in api.get("/api/dags/no_such/overview").json()["detail"]
 
 
 def test_served_version_is_the_decided_one(api: Api, canary: ModelRecord) -> None:

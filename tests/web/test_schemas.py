@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from waiting import LOOKS
+from world import World
 
-from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.schema.history import publish_schema, schema_history, schema_text
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
 from airflow_hops.web.schema.validations import anomalous_features
 from web.conftest import Api, bearer
@@ -114,15 +112,17 @@ def test_answer_records_user_and_reason_and_the_run_continues(asking: Asking) ->
     assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
 
 
-def test_drift_without_anomalies_is_listed(store: ArtifactStore) -> None:
-    producer = Producer("pages_schema", "newest", "validate")
+def test_drift_without_anomalies_is_listed(world: World) -> None:
     moved = {"feature": "temp", "severity": "warning", "split": "newest", "summary": "Drift since training"}
-    with store.create(store.address(producer, "anomalies"), "anomalies", producer) as writer:
-        (writer.path / "anomalies.json").write_text(json.dumps({"anomalies": [moved]}))
-        drifted = writer.commit(metrics={"errors": 0, "warnings": 0}, properties={"drift": ["temp: it has moved"]})
-    (feature,) = anomalous_features(store, drifted)
+    drifted = world.artifact(
+        "anomalies",
+        {"anomalies.json": json.dumps({"anomalies": [moved]})},
+        metrics={"errors": 0, "warnings": 0},
+        properties={"drift": ["temp: it has moved"]},
+    )
+    (feature,) = anomalous_features(world.store, drifted)
     assert (feature.feature, feature.severity, feature.splits) == ("temp", "warning", ["newest"])
-    assert anomalous_features(store, replace(drifted, properties={})) == []
+    assert anomalous_features(world.store, replace(drifted, properties={})) == []
 
 
 def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> None:
@@ -155,18 +155,14 @@ def test_quarantined_rows_have_reasons(asking: Asking) -> None:
     assert row[result["columns"].index("maybe")] is None
     value = row[result["columns"].index(HOSTILE)]
     assert (value in NEW_VALUES, repr(value) in reason["text"]) == (True, True)
-    refused = asking.api.get(path, params={"split": "../train"})
-    assert (refused.status_code, "'../train'" in refused.json()["detail"]) == (422, True)
+    asking.api.refused(path, 422, "'../train'", params={"split": "../train"})
 
 
 def test_proposal_equals_the_difference_of_versions(asking: Asking) -> None:
     proposal = asking.api.get(f"{asking.path()}/proposal").json()
     changes = {each["name"]: each for each in proposal["features"]}
-    assert {name: each["change"] for name, each in changes.items()} == {
-        "maybe": "changed",
-        HOSTILE: "changed",
-        "ünseen": "added",
-    }
+    kinds = {name: each["change"] for name, each in changes.items()}
+    assert kinds == {"maybe": "changed", HOSTILE: "changed", "ünseen": "added"}
     (domain,) = [each for each in changes[HOSTILE]["aspects"] if each["changed"]]
     assert (set(domain["gained"]), domain["lost"], domain["kept"]) == (NEW_VALUES, [], 3)
     assert all(each["before"] is None for each in changes["ünseen"]["aspects"])
@@ -174,45 +170,40 @@ def test_proposal_equals_the_difference_of_versions(asking: Asking) -> None:
     assert versions == proposal
     back = asking.api.get(f"{DAG}/schemas/rows/changes", params={"before": 2, "after": 1}).json()
     assert {each["name"]: each["change"] for each in back["features"]}["ünseen"] == "removed"
-    assert asking.api.get(f"{asking.path('after')}/proposal").status_code == 404  # nothing to propose
+    asking.api.refused(f"{asking.path('after')}/proposal", 404)  # nothing to propose
 
 
 def test_schema_is_shown_by_feature_and_as_text(asking: Asking) -> None:
-    old = asking.api.get(f"{DAG}/schemas/rows", params={"version": 1}).json()
-    features = {each["name"]: each for each in old["features"]}
+    api, path = asking.api, f"{DAG}/schemas/rows"
+    features = {each["name"]: each for each in api.get(path, params={"version": 1}).json()["features"]}
     assert features["label"]["environments"] == ["TRAINING"]
     assert (features["label"]["domain"]["low"], features["label"]["domain"]["high"]) == (0, 1)
     assert features["maybe"]["required"] is False
     assert features[HOSTILE]["domain"]["size"] == 3
     assert features[HOSTILE]["drift"] == {"distance": 0.05}
-    now = asking.api.get(f"{DAG}/schemas/rows").json()
-    assert {each["name"] for each in now["features"]} - set(features) == {"ünseen"}
-    detail = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": HOSTILE}).json()
-    assert len(detail["values"]) == 5
-    assert detail["text"].startswith("feature {")
-    unknown = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": "x"})
-    assert (unknown.status_code, "'x'" in unknown.json()["detail"]) == (422, True)
-    text = asking.api.get(f"{DAG}/schemas/rows/text", params={"version": 2})
-    assert text.headers["content-type"].startswith("text/plain")
-    assert "ünseen" in text.text
-    assert "there are 1 to 2" in asking.api.get(f"{DAG}/schemas/rows", params={"version": 9}).json()["detail"]
-    assert asking.api.get(f"{DAG}/schemas/none").status_code == 404
+    assert {each["name"] for each in api.get(path).json()["features"]} - set(features) == {"ünseen"}
+    detail = api.get(f"{path}/feature", params={"feature": HOSTILE}).json()
+    assert len(detail["values"]) == 5 and detail["text"].startswith("feature {")
+    text = api.get(f"{path}/text", params={"version": 2})
+    assert text.headers["content-type"].startswith("text/plain") and "ünseen" in text.text
+    api.refused(f"{path}/feature", 422, "'x'", params={"feature": "x"})
+    assert "there are 1 to 2" in api.get(path, params={"version": 9}).json()["detail"]
+    api.refused(f"{DAG}/schemas/none", 404)
 
 
 def test_hand_edit_is_reported_until_a_run_accepts_it(asking: Asking) -> None:
-    store = asking.api.store
+    api, store = asking.api, asking.api.store
     uri = store.frozen_schema("pages_schema", "rows")
     good = schema_text(store, uri)
     store.write_text(f"{uri}/schema.pbtxt", f"{good}feature {{ name: 7 }}\n")
     try:
-        (schema,) = asking.api.get(f"{DAG}/schemas").json()["schemas"]
+        (schema,) = api.get(f"{DAG}/schemas").json()["schemas"]
         assert (schema["is_edited"], [version["in_force"] for version in schema["versions"]]) == (True, [False, False])
-        faulty = asking.api.get(f"{DAG}/schemas/rows")
-        assert (faulty.status_code, "schema.pbtxt, edited by hand" in faulty.json()["detail"]) == (409, True)
-        assert asking.api.get(f"{DAG}/schemas/rows", params={"version": 2}).status_code == 200
+        api.refused(f"{DAG}/schemas/rows", 409, "schema.pbtxt, edited by hand")
+        assert api.get(f"{DAG}/schemas/rows", params={"version": 2}).status_code == 200
     finally:
         store.write_text(f"{uri}/schema.pbtxt", good)
-    assert asking.api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
+    assert api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
 
 
 def test_expired_question_is_reported(asking: Asking) -> None:
@@ -249,23 +240,13 @@ def test_expired_question_is_reported(asking: Asking) -> None:
 
 
 def test_deleted_artifacts_are_reported(asking: Asking) -> None:
-    from airflow_hops.core.artifacts.artifact import Producer
-
-    uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
-    folder = Path(uri.removeprefix("file://"))
-    moved = folder.rename(folder.with_name("elsewhere"))
-    try:
-        result = asking.api.get(f"{DAG}/validations").json()["entries"]
-        (gone,) = [
-            each
-            for each in result
-            if each["address"]["run_id"] == asking.first.run_id and each["address"]["task_id"] == "validate"
-        ]
+    api, first = asking.api, (asking.first.run_id, "validate")
+    with api.without(api.folder("validate", "anomalies", asking.first)):
+        listed = api.get(f"{DAG}/validations").json()["entries"]
+        (gone,) = [each for each in listed if (each["address"]["run_id"], each["address"]["task_id"]) == first]
         assert (gone["artifact"], gone["errors"], "was deleted" in gone["detail"]) == ("deleted", 0, True)
-        assert asking.api.get(f"{asking.path(run=asking.first)}/anomalies").status_code == 410
-    finally:
-        moved.rename(folder)
-    assert asking.api.get(f"{asking.path('schema')}/anomalies").status_code == 404
+        api.refused(f"{asking.path(run=asking.first)}/anomalies", 410)
+    api.refused(f"{asking.path('schema')}/anomalies", 404)
 
 
 @pytest.fixture
@@ -302,6 +283,11 @@ def test_proposal_without_question_is_rejected_and_approved(
     asking: Asking, open_proposal: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, uri = asking.api, asking.api.store.frozen_schema("pages_schema", "rows")
+
+    def refuse(status: int, why: str, choice: str, decisions: int = 0, user: str = "admin", **other: Any) -> None:
+        body = {**_body(seen, choice, decisions), **other}
+        api.refused(open_proposal, status, why, user, method="POST", json=body)
+
     seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
     assert (seen["decisions"], seen["may_decide"], seen["closed"]) == ([], True, None)
     assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
@@ -313,22 +299,18 @@ def test_proposal_without_question_is_rejected_and_approved(
         assert api.get("/api/dags/pages_schema/models").status_code == 200
         assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
     for user in ("viewer", "only:pages"):
-        assert api.request("POST", open_proposal, user, json=_body(seen, "approve")).status_code == 403
-    for other, why in (({"fingerprint": "0" * 64}, "has run again"), ({"decisions": 1}, "were deleted")):
-        changed = api.request("POST", open_proposal, json={**_body(seen, "reject"), **other})
-        assert (changed.status_code, why in changed.json()["detail"]) == (409, True)
+        refuse(403, "", "approve", user=user)
+    refuse(409, "has run again", "reject", fingerprint="0" * 64)
+    refuse(409, "were deleted", "reject", decisions=1)
+
     rejected = api.request("POST", open_proposal, json=_body(seen, "reject")).json()
     (first,) = rejected["decisions"]
-    assert (first["choice"], first["by"], first["note"], first["version"]) == (
-        "rejected",
-        "admin",
-        "seen <i>it</i>",
-        None,
-    )
+    assert (first["choice"], first["by"], first["version"]) == ("rejected", "admin", None)
+    assert first["note"] == "seen <i>it</i>"
     assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
-    late = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve"))
-    assert (late.status_code, "admin has rejected it in the meantime" in late.json()["detail"]) == (409, True)
-    assert api.request("POST", open_proposal, "answering", json=_body(seen, "approve", 1)).status_code == 403
+    refuse(409, "admin has rejected it in the meantime", "approve", user="only:pages_schema")
+    refuse(403, "", "approve", 1, "answering")
+
     done = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve", 1)).json()
     assert [each["choice"] for each in done["decisions"]] == ["rejected", "approved"]
     assert (done["may_decide"], "has changed since" in done["closed"]) == (False, True)
@@ -337,8 +319,7 @@ def test_proposal_without_question_is_rejected_and_approved(
     assert (newest.note, newest.run_id) == ("seen <i>it</i>", asking.run.run_id)
     (schema,) = api.get(f"{DAG}/schemas").json()["schemas"]
     assert (schema["features"], schema["is_edited"]) == (len(api.get(f"{DAG}/schemas/rows").json()["features"]), False)
-    again = api.request("POST", open_proposal, json=_body(seen, "approve", 2))
-    assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
+    refuse(409, "has changed since", "approve", 2)
 
 
 def test_later_hand_edit_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
@@ -346,7 +327,6 @@ def test_later_hand_edit_is_not_overwritten(asking: Asking, open_proposal: str) 
     edited = f"{schema_text(store, uri)}# mine\n"
     store.write_text(f"{uri}/schema.pbtxt", edited)
     seen = asking.api.get(f"{open_proposal}/review").json()
-    count = len(seen["decisions"])
-    refused = asking.api.request("POST", open_proposal, json=_body(seen, "approve", count))
-    assert (refused.status_code, "nothing was overwritten" in refused.json()["detail"]) == (409, True)
+    body = _body(seen, "approve", len(seen["decisions"]))
+    asking.api.refused(open_proposal, 409, "nothing was overwritten", method="POST", json=body)
     assert schema_text(store, uri) == edited

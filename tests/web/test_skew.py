@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from web.conftest import Api
+from web.conftest import WINDOWS, Api
 
 pytestmark = pytest.mark.runtime
 
 DAG = "pages_skew"
 HOSTILE = "<img src=x onerror=alert(1)>"
-WINDOWS: list[dict[str, Any]] = [
-    {"seed": 1},
-    {"seed": 2, "shift": 3},
-    {"seed": 3, "shift": 4},
-    {"seed": 4, "words": ["never", "seen", "before", "this"]},
-    {"seed": 5, "rows": 100},
-]
-START = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def runs(api: Api, run_dag: Any) -> list[Any]:
-    """Five comparisons with the statistics of the DAG ``pages``: alike, drifted, again, broken, too few rows."""
-    from airflow_hops.core.artifacts.artifact import Producer
-
-    uri = api.store.address(Producer("pages", api.pages.run_id, "statistics"), "statistics")
-    reference = api.store.manifest(uri).reference(uri).to_dict()
-    results = []
-    for week, window in enumerate(WINDOWS):
-        since = START + timedelta(weeks=week)
-        ends = [since.isoformat(), (since + timedelta(weeks=1)).isoformat()]
-        results.append(run_dag(DAG, {"reference": reference, "window": {**window, "window": ends}}))
-    return results
+@pytest.fixture
+def runs(comparisons: list[Any]) -> list[Any]:
+    return comparisons
 
 
 @pytest.fixture
@@ -99,22 +79,15 @@ def test_feature_details_come_from_the_reports(api: Api, runs: list[Any]) -> Non
 
 
 def test_deleted_report_leaves_its_scores_with_a_note(api: Api, runs: list[Any], report_path: Any) -> None:
-    from airflow_hops.core.artifacts.artifact import Producer
     from airflow_hops.web.skew import report as skew_reports
 
-    uri = api.store.address(Producer(DAG, runs[2].run_id, "drift"), "skew")
-    folder = Path(uri.removeprefix("file://"))
-    away = folder.with_name("away")
-    folder.rename(away)
-    skew_reports._reports.clear()
-    try:
+    with api.without(api.folder("drift", "skew", runs[2])):
+        skew_reports._reports.clear()
         points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
         assert [point["state"] for point in points[:4]] == ["compared", "compared", "deleted", "compared"]
         assert "was deleted" in points[2]["detail"]
         assert api.get(f"/api/dags/{DAG}/skew").json()["entries"][2]["verdict"] == "drift"
-        assert api.get(f"{report_path(2)}/skew").status_code == 410
-    finally:
-        away.rename(folder)
+        api.refused(f"{report_path(2)}/skew", 410)
 
 
 def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api, report_path: Any) -> None:
@@ -153,21 +126,6 @@ def test_report_lists_most_important_features_first() -> None:
     assert (last.summary, last.effect_signed, result.problem, result.notes) == (None, None, "binary", ["no windows"])
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "says"),
-    [
-        (f"/api/dags/{DAG}/skew?source=pages/no_such", 422, f"expected a task that compares: {DAG}/drift"),
-        (f"/api/dags/{DAG}/skew?limit=0", 422, "limit"),
-        (f"/api/dags/{DAG}/skew/feature", 422, "feature"),
-        ("{report}/skew/feature?feature=no_such", 404, "feature 'no_such' was not compared"),
-        ("{examples}/skew", 422, "kind is 'examples', expected 'skew'"),
-    ],
-)
-def test_unanswerable_queries_are_named(api: Api, report_path: Any, path: str, status: int, says: str) -> None:
-    answer = api.get(path.format(report=report_path(1), examples=api.artifact_path()))
-    assert (answer.status_code, says in answer.text) == (status, True), answer.text
-
-
 def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     api: Api, runs: list[Any], brief_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,13 +133,8 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     run = brief_run(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
     result = api.get(f"/api/dags/{DAG}/skew").json()
     (failure,) = result["failures"]
-    assert failure["task"] == {
-        "dag_id": DAG,
-        "run_id": run.run_id,
-        "task_id": "drift",
-        "map_index": -1,
-        "iteration": -1,
-    }
+    task = {"dag_id": DAG, "run_id": run.run_id, "task_id": "drift", "map_index": -1, "iteration": -1}
+    assert failure["task"] == task
     assert "input 'reference': expected an artifact" in failure["message"]
     assert len(result["entries"]) == len(runs)
     run = brief_run(DAG, {})  # The window is not there: the comparison does not get its turn.

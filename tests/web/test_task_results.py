@@ -17,18 +17,10 @@ from web.conftest import Api, bearer
 pytestmark = pytest.mark.runtime
 
 
-def _tasks(run: Any) -> str:
-    return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}/tasks"
-
-
 def test_ended_task_shows_its_artifact(api: Api) -> None:
-    result = api.get(f"{_tasks(api.pages)}/statistics/-1", "viewer").json()
-    assert (result["stage"], result["state"], result["progress"], result["error"]) == (
-        "statistics",
-        "success",
-        [],
-        None,
-    )
+    result = api.get(f"{api.run_path()}/tasks/statistics/-1", "viewer").json()
+    assert (result["stage"], result["state"]) == ("statistics", "success")
+    assert (result["progress"], result["error"]) == ([], None)
     (artifact,) = result["artifacts"]
     assert (artifact["kind"], artifact["state"]) == ("statistics", "present")
     assert artifact["metrics"]["train_rows"] == 800
@@ -36,20 +28,18 @@ def test_ended_task_shows_its_artifact(api: Api) -> None:
 
 def test_mapped_task_lists_instances_and_failed_progress(api: Api, run_dag: Any) -> None:
     run = run_dag("task_progress", {})
-    path = f"{_tasks(run)}/learn"
+    path = f"{api.run_path(run)}/tasks/learn"
     whole = api.get(f"{path}/-1").json()
     assert [(each["map_index"], each["state"]) for each in whole["instances"]] == [(0, "success"), (1, "failed")]
     failed = api.get(f"{path}/1").json()
     assert "ValueError: the loss of <b>shard 7</b> is not a number" in failed["error"]
-    assert [(each["progress"], each["text"]) for each in failed["progress"]] == [
-        (0.25, "epoch 1 of 4"),
-        (0.5, "epoch 2 of 4"),
-    ]
+    progress = [(each["progress"], each["text"]) for each in failed["progress"]]
+    assert progress == [(0.25, "epoch 1 of 4"), (0.5, "epoch 2 of 4")]
     assert failed["progress"][1]["metrics"] == {"loss": 0.5, "val_loss": 0.55}
     succeeded = api.get(f"{path}/0").json()
     assert (succeeded["state"], succeeded["progress"], succeeded["error"]) == ("success", [], None)
     assert TaskProgress.read(api.store, Producer(run.dag_id, run.run_id, "learn", 0)) is None
-    assert api.get(f"{path}/2").status_code == 404
+    api.refused(f"{path}/2", 404)
 
 
 def test_many_progress_reports_are_thinned_out_except_the_last(api: Api) -> None:
@@ -94,9 +84,21 @@ def test_failed_deferred_task_keeps_earlier_progress(api: Api) -> None:
 
 
 def _links(api: Api, task_id: str) -> dict[str, Any]:
-    path = f"/api/v2/dags/pages/dagRuns/{quote(api.pages.run_id, safe='')}/taskInstances/{task_id}/links"
+    run = quote(api.pages.run_id, safe="")
+    path = f"/api/v2/dags/pages/dagRuns/{run}/taskInstances/{task_id}/links"
     result: dict[str, Any] = api.client.get(path, headers=bearer("viewer")).json()["extra_links"]
     return result
+
+
+PAGES = {
+    "Data": "Prepare PrepareImages Statistics Transform TrainingDataset",
+    "Schema": "Schema ValidateExamples",
+    "Runs": "HorovodTrain Search TorchTrain Train",
+    "TensorBoard": "HorovodTrain Search TorchTrain Train",
+    "Models": "Backtest Evaluate InfraValidate DeployModel Rollout Performance",
+    "Skew": "Skew RequestRetraining",
+}
+"""Operators by the page that they link to."""
 
 
 @pytest.mark.parametrize(
@@ -135,22 +137,7 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
     from airflow_hops import operators
     from airflow_hops.operators.base import HopsOperator
 
-    expected = {
-        "Data": {"PrepareOperator", "PrepareImagesOperator", "StatisticsOperator", "TransformOperator"},
-        "Schema": {"SchemaOperator", "ValidateExamplesOperator"},
-        "Runs": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
-        "TensorBoard": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
-        "Models": {
-            "BacktestOperator",
-            "EvaluateOperator",
-            "InfraValidateOperator",
-            "DeployModelOperator",
-            "RolloutOperator",
-            "PerformanceOperator",
-        },
-        "Skew": {"SkewOperator", "RequestRetrainingOperator"},
-    }
-    expected["Data"] |= {"TrainingDatasetOperator"}
+    expected = {page: {f"{name}Operator" for name in names.split()} for page, names in PAGES.items()}
     expected["Models"] |= {name for name in operators.__all__ if name.endswith(("TrafficOperator", "ModelOperator"))}
     expected["Models"] -= {"ImportModelOperator"}  # its model is not deployed yet
     classes = {name: getattr(operators, name) for name in operators.__all__ if name.endswith("Operator")}

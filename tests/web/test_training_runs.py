@@ -104,22 +104,6 @@ def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any
     assert lasted == sorted(lasted, reverse=True)
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"sort": "size"}, "sort is 'size'; expected metrics.<name>"),
-        ({"sort": "metrics.a` DESC --"}, "sort is"),
-        ({"sort": "duration", "offset": "x"}, "offset"),
-        ({"limit": 0}, "limit"),
-        ({"run_id": ["f"] * 1001}, "run_id"),
-    ],
-)
-def test_query_errors_name_their_parameter(api: Api, runs: Any, params: Any, says: str) -> None:
-    answer = api.get(RUNS, params=params)
-    assert answer.status_code == 422
-    assert says in answer.text
-
-
 def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None:
     path = f"{RUNS}/{runs[5]['run_id']}"
     run = api.get(path).json()
@@ -178,8 +162,7 @@ def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
     run_id = runs[0]["run_id"]
     for path in ("", "/curves", "/provenance"):
         answer = api.get(f"/api/dags/pages_other/training-runs/{run_id}{path}", "only:pages_other")
-        assert answer.status_code == 404
-        assert HOSTILE not in answer.text
+        assert (answer.status_code, HOSTILE in answer.text) == (404, False)
     others = api.get("/api/dags/pages_other/training-runs", params={"run_id": run_id}).json()
     assert others["entries"] == []
 
@@ -196,44 +179,28 @@ def test_code_and_libraries_of_runs_without_a_record_are_not_known(api: Api, run
 def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     store = RuntimeHook().store
     examples = Artifact(f"{store.root}/elsewhere/run/examples", "examples", "e" * 64)
+    model, data, key_file = "0/shop/model.py", "0/shop/data.bin", "0/shop/key.json"
     retained: list[dict[str, bytes]] = [
-        {
-            "0/shop/model.py": b"import keras\n",
-            "0/shop/data.bin": b"\0\1",
-            "0/shop/key.json": b'{"key": "hidden"}',
-            "0/shop/gone.py": b"<b>x</b>\n",
-        },
-        {
-            "0/shop/model.py": b"import keras\n",
-            "0/shop/data.bin": b"\0\2",
-            "0/shop/long.py": b"x = 1\n" * 6000,
-            "0/shop/key.json": b"{}",
-        },
+        {model: b"import keras\n", data: b"\0\1", key_file: b'{"key": "hidden"}', "0/shop/gone.py": b"<b>x</b>\n"},
+        {model: b"import keras\n", data: b"\0\2", key_file: b"{}", "0/shop/long.py": b"x = 1\n" * 6000},
     ]
     for number, files in enumerate(retained, start=7):
         code = UserCode(f"{number}" * 64, files)
+        shipped = {"source": f"def model():\n    return {number}\n", "function": "model"}
         record = RunRecord(
-            dag_id="pages_training",
-            step="train",
-            entry=TRAIN_ENTRY,
-            params={"training": {"shipped": {"source": f"def model():\n    return {number}\n", "function": "model"}}},
-            inputs={"examples": [examples.to_dict()]},
-            parts={},
-            package_version="0.1.0",
-            python="3.11.7",
-            packages={"numpy": f"1.26.{number}"},
-            started="2013-01-01T00:00:00+00:00",
-            code=code.fingerprint,
-            code_paths=1,
-        )
+            dag_id="pages_training", step="train", entry=TRAIN_ENTRY, params={"training": {"shipped": shipped}},
+            inputs={"examples": [examples.to_dict()]}, parts={}, package_version="0.1.0", python="3.11.7",
+            packages={"numpy": f"1.26.{number}"}, started="2013-01-01T00:00:00+00:00",
+            code=code.fingerprint, code_paths=1,
+        )  # fmt: skip
         key = cache_key({"number": str(number)})
         write_record(store, key, record, code)
         write(store, number, record=key)
     one, other = (runs[number]["run_id"] for number in (7, 8))
     provenance = api.get(f"{RUNS}/{one}/provenance").json()
     assert (provenance["python"], provenance["packages"]) == ("3.11.7", {"numpy": "1.26.7"})
-    (data,) = provenance["data"]
-    assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
+    (origin,) = provenance["data"]
+    assert (origin["role"], origin["fingerprint"], origin["made_by"]) == ("examples", "e" * 64, None)
     result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     assert (result["same"], result["whole"], result["lacking"]) == (1, True, [])
     assert [(each["path"], each["change"], each["diff"], each["why"]) for each in result["files"]] == [

@@ -19,7 +19,7 @@ PATH = "/api/dags/pages_training/models/pages_model/versions"
 def test_version_has_a_card(api: Api) -> None:
     schema = api.write("schema", {"schema.pbtxt": ""}, "schema")
     properties = ModelProperties(features=("distance",), label="late", schema=schema.uri).to_dict()
-    facts = {"inputs": {"schema": (schema,)}, "properties": properties}
+    facts = {"inputs": {"schema": schema}, "properties": properties}
     model = api.write("model", {"training.json": "{}"}, "train", api.other, **facts)
     record = ModelRecord(ServedVersion.of(model, 2, "/serving/2", 100))
     record = record.after("deployed", 2, "a test", traffic={2: 100}, by={"dag_id": "pages_training"})
