@@ -1,7 +1,7 @@
-"""From raw files to a served model: seconds of each stage, and the same work by TFX's local runner.
+"""From raw files to a served model: seconds of each stage, and the same work by TFX's local runner and a plain script.
 
-Each round runs the peer (cold, then cached), and then this project in a real Airflow (first, cold, cached), so that
-both see the same machine. At the end the whole loop is shown once. See ``README.md`` for what each figure means.
+Each round runs TFX (cold, then cached), the script, and then this project in a real Airflow (first, cold, cached), so
+that all see the same machine. At the end the whole loop is shown once. See ``README.md`` for what each figure means.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from benchmarks.measurement.comparison import (  # noqa: E402
     marks_of,
     print_comparison,
     print_memory,
+    print_script,
     print_stages,
     ratios_of,
     stages_of,
@@ -45,9 +46,11 @@ from benchmarks.measurement.processes import (  # noqa: E402
     wait_for_end,
 )
 from benchmarks.measurement.runs import run_dag  # noqa: E402
+from benchmarks.measurement.script import run_script  # noqa: E402
 from benchmarks.measurement.tfx import Tfx  # noqa: E402
 from demo.services import Stack  # noqa: E402
 
+RUNTIME = (REPOSITORY / ".venv-runtime").resolve()  # beside which the named environments are
 DAG_ID = "peer_flights"
 SPARK_DAG_ID = "peer_flights_spark"
 TREES_DAG_ID = "peer_flights_lightgbm"
@@ -99,6 +102,9 @@ def measure(
             found.peer_cold.append(peer.run(root))
             found.peer_cached.append(peer.run(root))
             say(f"peer: cold {found.peer_cold[-1].total:.1f} s, cached {found.peer_cached[-1].total:.1f} s")
+        script = run_script(os.environ["HOPS_BENCHMARK_FLIGHTS"], RUNTIME, work / f"script-{number}")
+        found.script.append(script)
+        say(f"script: {script.total:.1f} s")
         # The peer has no fixed seed; a median over rounds must not be of one seed either.
         _measure_own(found, work / f"hops-{number}", seed=number, with_memory=number == 0, say=say, trees=trees)
 
@@ -106,17 +112,17 @@ def measure(
 def _measure_own(
     found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None], trees: bool
 ) -> None:
-    runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the named environments are
-    with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
+    with ColdStack(home, RUNTIME, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
         for dag_id in (DAG_ID, SPARK_DAG_ID, TREES_DAG_ID, ALONE_DAG_ID, BARE_DAG_ID):
             api.wait_for_dag(dag_id)
         if with_memory:
             found.memory["idle"] = pss_by_role(stack.processes())
 
-        def run(name: str, model: str, *, dag_id: str = DAG_ID, expect_cached: bool = False) -> OwnRun:
+        def run(name: str, model: str | None, *, dag_id: str = DAG_ID, expect_cached: bool = False) -> OwnRun:
             start_cpu_s = cpu_seconds(stack.processes())
-            one = run_dag(api, dag_id, {"model_name": model, "seed": seed}, expect_cached=expect_cached)
+            conf = {} if model is None else {"model_name": model, "seed": seed}
+            one = run_dag(api, dag_id, conf, expect_cached=expect_cached)
             used = cpu_seconds(stack.processes()) - start_cpu_s
             say(f"hops: {name} {one.total:.1f} s")
             return OwnRun(one, used)
@@ -128,8 +134,8 @@ def _measure_own(
             # The champion that the first run has made is new to the second: only the third finds everything as it was.
             run("cached but for the comparison with the champion", "second")
             found.cached.append(run("cached", "second", expect_cached=True))
-            found.alone.append(run_dag(api, ALONE_DAG_ID, {}))
-            found.bare.append(run_dag(api, BARE_DAG_ID, {}))
+            found.alone.append(run("Airflow alone", None, dag_id=ALONE_DAG_ID))
+            found.bare.append(run("Airflow alone, without XComs", None, dag_id=BARE_DAG_ID))
             if with_memory:  # in a run that no ratio is made of: sampling costs time
                 stack.forget()
                 with MemoryAccount(stack.processes) as account:
@@ -202,6 +208,7 @@ def main() -> int:
         print_loop(loop, console)
     print_stages(stages, console)
     print_memory(found.memory, console)
+    print_script(figures, console)
     print_comparison(figures, ratios, console)
     marks = marks_of(figures, ratios)
     print(

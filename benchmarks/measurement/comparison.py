@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measurement.processes import PeerRun
 from benchmarks.measurement.runs import Run
-from benchmarks.measurement.tfx import PeerRun
+from benchmarks.measurement.script import differences
 
 PEER_STAGES = {
     "ingest": "CsvExampleGen",
@@ -45,6 +46,7 @@ class Measurements:
     """All runs: first, cold and cached ones, those with Spark and LightGBM, and the peer's.
 
     Attributes:
+        script: Runs of the plain script.
         alone: Runs of as many tasks that do nothing, with the XComs, assets and links of the pipeline's.
         bare: Runs of as many that have none of these.
         memory: MiB by role, ``idle`` and at the peak of a ``cold`` run of which no time is taken.
@@ -58,8 +60,9 @@ class Measurements:
     trees_cold: list[OwnRun] = field(default_factory=list)
     peer_cold: list[PeerRun] = field(default_factory=list)
     peer_cached: list[PeerRun] = field(default_factory=list)
-    alone: list[Run] = field(default_factory=list)
-    bare: list[Run] = field(default_factory=list)
+    script: list[PeerRun] = field(default_factory=list)
+    alone: list[OwnRun] = field(default_factory=list)
+    bare: list[OwnRun] = field(default_factory=list)
     memory: dict[str, Mapping[str, float]] = field(default_factory=dict)
     peer_rows: int = 0
     peer_table_s: float = 0.0
@@ -100,10 +103,20 @@ def figures_of(
         "spark_auc": _median_auc(found.spark_cold),
         **{f"{part}_s": _sum(stages, part) for part in ("overhead", "start_up", "work")},
         "cpu_s": _median(r.cpu for r in found.cold),
+        "first_cpu_s": _median(r.cpu for r in found.first),
+        "cached_cpu_s": _median(r.cpu for r in found.cached),
         "auc": _median_auc(found.cold),
         "eval_rows": _evaluation(found.cold[-1].run)["rows"],
-        "airflow_alone_s": _median(r.total for r in found.alone),
-        "airflow_alone_bare_s": _median(r.total for r in found.bare),
+        "airflow_alone_s": _median(r.run.total for r in found.alone),
+        "airflow_alone_cpu_s": _median(r.cpu for r in found.alone),
+        "airflow_alone_bare_s": _median(r.run.total for r in found.bare),
+        "script_s": _median(r.total for r in found.script),
+        "script_cpu_s": _median(r.cpu for r in found.script),
+        "script_parts_s": {
+            part: _median(r.answer["seconds"][part] for r in found.script) for part in found.script[0].answer["seconds"]
+        },
+        "script_differs_by": differences(found.script[0].answer, found.cold[0].run.values),
+        "between_steps_s": between_steps(found),
         "memory_mib": {
             moment: {role: round(size) for role, size in roles.items()} for moment, roles in found.memory.items()
         },
@@ -145,6 +158,24 @@ def figures_of(
     return figures
 
 
+def between_steps(found: Measurements) -> dict[str, dict[str, float]]:
+    """Median seconds of all tasks of a run besides their steps: ``queueing``, ``starting``, ``task`` and ``all``.
+
+    ``bare`` and ``alone`` are Airflow's own tasks, ``cached`` and ``cold`` the pipeline's.
+    """
+    kinds = {"bare": found.bare, "alone": found.alone, "cached": found.cached, "cold": found.cold}
+    table = {}
+    for name, runs in kinds.items():
+        stages = [list(one.run.stages.values()) for one in runs]
+        parts = {
+            "queueing": _median(sum(stage.queueing for stage in each) for each in stages),
+            "starting": _median(sum(stage.starting for stage in each) for each in stages),
+            "task": _median(sum(s.overhead - s.queueing - s.starting for s in each) for each in stages),
+        }
+        table[name] = {**parts, "all": round(sum(parts.values()), 2)}
+    return table
+
+
 def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """How many times better than the peer; above 1 is ahead."""
     pairs = {
@@ -157,6 +188,12 @@ def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
         "times_less_cpu": ("peer_cpu_s", "cpu_s"),
         "times_less_memory": ("peer_peak_rss_mib", "peak_pss_mib"),
         "auc_ratio": ("auc", "peer_auc"),
+        "script_over_cold": ("script_s", "cold_s"),
+        "script_over_cached": ("script_s", "cached_s"),
+        "script_over_first": ("script_s", "first_run_s"),
+        "script_over_cold_cpu": ("script_cpu_s", "cpu_s"),
+        "script_over_cached_cpu": ("script_cpu_s", "cached_cpu_s"),
+        "script_over_first_cpu": ("script_cpu_s", "first_cpu_s"),
     }
     return {
         name: round(figures[a] / figures[b], 3) for name, (a, b) in pairs.items() if figures.get(a) and figures.get(b)
@@ -172,6 +209,8 @@ def marks_of(figures: Mapping[str, Any], ratios: Mapping[str, float]) -> dict[st
         "spark_cached_times_faster": (ratios.get("spark_cached_times_faster"), 3.0, True),
         "first_run_over_cold": (round(figures["first_run_s"] / figures["cold_s"], 2), 1.25, False),
         "peak_beyond_airflow_mib": (figures["peak_beyond_airflow_mib"], 1.2 * 1024, False),
+        "cold_over_script": (round(figures["cold_s"] / figures["script_s"], 2), 1.5, False),
+        "script_differs_by": (max(figures["script_differs_by"].values()), 1e-4, False),
     }
     return {
         name: {"mark": mark, "measured": value, "reached": None if value is None else (value >= mark) is at_least}
@@ -201,6 +240,26 @@ def print_stages(stages: Mapping[str, Mapping[str, float]], console: Console) ->
     table.add_section()
     columns = ("overhead", "start_up", "work", "total", "cached", "peer")
     table.add_row("sum of the medians", *(f"{_sum(stages, column):.2f}" for column in columns))
+    console.print(table)
+
+
+def print_script(figures: Mapping[str, Any], console: Console) -> None:
+    """The table of the plain script, and that of the time between the steps."""
+    table = Table(title="The same work as a plain script", title_justify="left")
+    for name in ("", "seconds", "CPU seconds", "times the script", "times its CPU"):
+        table.add_column(name, justify="left" if not name else "right")
+    rows = ("script", "first_run", "cold", "cached", "airflow_alone")
+    for name in rows:
+        cpu = {"first_run": "first_cpu_s", "cold": "cpu_s"}.get(name, f"{name}_cpu_s")
+        seconds, used = figures[f"{name}_s"], figures[cpu]
+        ratios = (seconds / figures["script_s"], used / figures["script_cpu_s"])
+        table.add_row(name.replace("_", " "), f"{seconds:.2f}", f"{used:.2f}", *(f"{ratio:.2f}" for ratio in ratios))
+    console.print(table)
+    table = Table(title="Seconds besides the steps, all tasks together", title_justify="left")
+    for name in ("tasks", "waiting for the scheduler", "starting the process", "the task's process", "sum"):
+        table.add_column(name, justify="left" if name == "tasks" else "right")
+    for name, parts in figures["between_steps_s"].items():
+        table.add_row(name, *(f"{seconds:.2f}" for seconds in parts.values()))
     console.print(table)
 
 

@@ -1,13 +1,58 @@
-"""Processes with all their descendants, and their CPU seconds."""
+"""Processes with all their descendants, their CPU seconds, and programs of peers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import psutil
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """A run of a peer.
+
+    Attributes:
+        total: Wall-clock seconds of the whole process.
+        cpu: Its CPU seconds.
+        peak_rss_mib: Its peak resident set size.
+        answer: The JSON in the last line of its output.
+    """
+
+    total: float
+    cpu: float
+    peak_rss_mib: float
+    answer: Mapping[str, Any]
+
+
+def run_peer(command: Sequence[str], env: Mapping[str, str], log: Path) -> PeerRun:
+    """Runs a peer's program in the folder of its log, which gets its standard error.
+
+    Raises:
+        RuntimeError: it failed; the message has the last lines of the log.
+    """
+    began = time.monotonic()
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, env=env, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+        )
+        assert process.stdout is not None
+        output = process.stdout.read().decode()
+        _, status, usage = os.wait4(process.pid, 0)
+    total = time.monotonic() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        lines = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise RuntimeError(f"the peer ended with {process.returncode}; the end of {log}:\n{lines}")
+    answer = json.loads(output.splitlines()[-1])
+    return PeerRun(total, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, answer)
 
 
 def trees(roots: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -29,12 +29,16 @@ class StageSeconds:
             imports, the JVM.
         work: The step's own.
         cached: Whether an earlier run's artifact was taken.
+        queueing: Of the overhead, until the scheduler has queued the task.
+        starting: Of the overhead, from there until the task's process begins. The rest is that process's.
     """
 
     overhead: float
     start_up: float
     work: float
     cached: bool = False
+    queueing: float = 0.0
+    starting: float = 0.0
 
     @property
     def total(self) -> float:
@@ -96,10 +100,19 @@ def run_dag(
         value = values[task_id] if isinstance(values[task_id], Mapping) else {}
         seconds = value.get("seconds", {})
         start_up, work = seconds.get("start_up", 0.0), seconds.get("work", 0.0)
-        stages[task_id] = StageSeconds(end - previous_end - start_up - work, start_up, work, bool(value.get("cached")))
+        start = _seconds(instance["start_date"] or instance["end_date"])
+        queued = _seconds(instance["queued_when"]) if instance["queued_when"] else start  # a skipped one was not
+        stages[task_id] = StageSeconds(
+            end - previous_end - start_up - work,
+            start_up,
+            work,
+            bool(value.get("cached")),
+            queued - previous_end,
+            start - queued,
+        )
         previous_end = end
     ended = _seconds(run["end_date"])
-    stages["run's end"] = StageSeconds(ended - previous_end, 0.0, 0.0)
+    stages["run's end"] = StageSeconds(ended - previous_end, 0.0, 0.0, queueing=ended - previous_end)
     if expect_cached:
         worked = [name for name, stage in stages.items() if not stage.cached and name not in ("deploy", "run's end")]
         if worked:

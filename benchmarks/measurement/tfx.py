@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.profiles import CURRENT
 from airflow_hops.runner.environments.runtime import create_environment, machine_profile
+from benchmarks.measurement.processes import PeerRun, run_peer
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
-
-
-@dataclass(frozen=True)
-class PeerRun:
-    """A run of the peer.
-
-    Attributes:
-        total: Wall-clock seconds of the whole process.
-        cpu: Its CPU seconds.
-        peak_rss_mib: Its peak resident set size.
-        answer: What it printed: ``seconds`` by component, ``auc``, ``accuracy``, ``eval_rows``.
-    """
-
-    total: float
-    cpu: float
-    peak_rss_mib: float
-    answer: Mapping[str, Any]
 
 
 class Tfx:
@@ -81,22 +59,7 @@ class Tfx:
     def _run(self, *arguments: str) -> PeerRun:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         command = [str(self.environment / "bin" / "python"), str(PEERS / "tfx_pipeline.py"), *arguments]
-        log = self.work / f"{arguments[0]}.log"
-        began = time.monotonic()
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                command, env=kept, cwd=self.work, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
-            )
-            assert process.stdout is not None
-            output = process.stdout.read().decode()
-            _, status, usage = os.wait4(process.pid, 0)
-        total = time.monotonic() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            lines = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-            raise RuntimeError(f"the peer ended with {process.returncode}; the end of {log}:\n{lines}")
-        answer = json.loads(output.splitlines()[-1])
-        return PeerRun(total, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, answer)
+        return run_peer(command, kept, self.work / f"{arguments[0]}.log")
 
 
 def _say(text: str) -> None:
