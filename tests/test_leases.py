@@ -13,32 +13,32 @@ from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
 from airflow_hops.core.processes.locks import LockHeld
-from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, exclusive
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import DEAD_BEATS, Lease, LeaseLost, LeaseRecord, exclusive
+
+BEAT_S = 0.1
+LeaseOf = Callable[..., Lease]
 
 
 @pytest.fixture
-def lease_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lease]:
-    monkeypatch.setattr(leases, "BEAT_S", 0.1)
+def lease_of(tmp_path: Path) -> LeaseOf:
     store = ArtifactStore(str(tmp_path))
-    return lambda name: Lease(store, store.uri("lease"), name)
+    return lambda name, beat_s=BEAT_S: Lease(store, store.uri("lease"), name, beat_s=beat_s)
 
 
 @pytest.mark.parametrize("behind_s", [-90, 90, 1e9])
-def test_lease_ignores_the_holders_clock(
-    lease_of: Callable[[str], Lease], behind_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_ignores_the_holders_clock(lease_of: LeaseOf, behind_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, holder = time.time, lease_of("one")
     with ExitStack() as stack:
         with monkeypatch.context() as other_machine:
             other_machine.setattr(time, "time", lambda: clock() - behind_s)
             stack.enter_context(holder.held())
         with pytest.raises(LockHeld, match=r"one holds .*/1"):
-            lease_of("two").take(1.5 * leases.DEAD_BEATS * leases.BEAT_S)
+            lease_of("two").take(1.5 * DEAD_BEATS * BEAT_S)
         holder.check()
 
 
-def test_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -> None:
+def test_lease_of_a_dead_holder_is_taken(lease_of: LeaseOf) -> None:
     dead, other = lease_of("one"), lease_of("two")
     assert dead.try_take() and not other.try_take()
     wait_for(other.try_take, "the lease of the dead")
@@ -49,7 +49,7 @@ def test_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -> No
     assert not lease_of("three").try_take()
 
 
-def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> None:
+def test_released_lease_is_free_at_once(lease_of: LeaseOf) -> None:
     first, second = lease_of("one"), lease_of("two")
     assert first.try_take() and not second.try_take()
     first.release()
@@ -58,11 +58,8 @@ def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> Non
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_take_over_waits_for_the_holders_end(
-    lease_of: Callable[[str], Lease], is_dead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "BEAT_S", 0.05 if is_dead else 0.5)
-    holder, other = lease_of("one"), lease_of("two")
+def test_take_over_waits_for_the_holders_end(lease_of: LeaseOf, is_dead: bool) -> None:
+    holder, other = (lease_of(name, 0.05 if is_dead else 0.5) for name in ("one", "two"))
     assert holder.try_take()
     with ThreadPoolExecutor() as threads:
         taken = threads.submit(other.take_over)
@@ -83,7 +80,7 @@ def test_take_over_waits_for_the_holders_end(
         holder.beat()
 
 
-def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
+def test_holder_with_the_same_name_is_replaced(lease_of: LeaseOf) -> None:
     first, retry = lease_of("run"), lease_of("run")
     assert first.try_take() and not lease_of("another").try_take() and retry.try_take()
     with pytest.raises(LeaseLost):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,46 +9,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from world import World, results, states
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.store import ArtifactStore
 
 pytestmark = pytest.mark.runtime
 
 
-@pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runtime: Path) -> ArtifactStore:
-    """The hops connection of a test's own store."""
-    value = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store"), "runtime": str(runtime)}}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(value))
-    return ArtifactStore(str(tmp_path / "store"))
-
-
 @pytest.mark.spark
 def test_flights_become_examples_in_a_dag_run_and_come_from_the_cache_in_the_next(
-    connection: ArtifactStore, run_dag: Any, flights_raw: Path
+    world: World, run_dag: Any, runtime: Path, flights_raw: Path
 ) -> None:
+    store = world.connect(runtime=str(runtime)).store
     conf = {"raw": str(flights_raw), "start": "2013-01-01", "end": "2013-02-01"}
-    first, second = [run_dag("ingest_prepare", conf) for _ in range(2)]
-    results = []
-    for run in (first, second):
-        tasks = {ti.task_id: ti for ti in run.get_task_instances()}
-        assert {name: str(ti.state) for name, ti in tasks.items()} == {"ingest": "success", "prepare": "success"}
-        results.append({name: ti.xcom_pull(task_ids=name) for name, ti in tasks.items()})
-    assert [artifacts["prepare"]["cached"] for artifacts in results] == [False, True]
-    assert [artifacts["ingest"]["cached"] for artifacts in results] == [False, True]
-    examples = results[0]["prepare"]
-    manifest = connection.manifest(examples["uri"])
-    assert manifest.inputs["tables"][0].fingerprint == results[0]["ingest"]["fingerprint"]
+    runs = [run_dag("ingest_prepare", conf) for _ in range(2)]
+    for run, cached in zip(runs, (False, True), strict=True):
+        assert states(run) == {"ingest": "success", "prepare": "success"}
+        assert [results(run)[task]["cached"] for task in ("prepare", "ingest")] == [cached, cached]
+    first = results(runs[0])
+    manifest = store.manifest(first["prepare"]["uri"])
+    assert manifest.inputs["tables"][0].fingerprint == first["ingest"]["fingerprint"]
     rows = manifest.rows["flights"]
     assert rows.rows_in == 26_865
     assert rows.rejected == {"cancelled": 512, "diverted or arrival not recorded": 85}
-    folder = connection.local(Artifact.from_dict(examples))
+    folder = store.local(Artifact.from_dict(first["prepare"]))
     january = pa.concat_tables(pq.read_table(folder / split) for split in ("train", "eval", "newest"))
     assert january.num_rows == rows.rows_out == 26_865 - 597
     assert january["late"].to_pylist().count(1) == 6108
-
     flights = {row["flight_id"]: row for row in january.to_pylist()}
     assert flights["UA1545-EWR-2013-01-01"] == {
         "flight_id": "UA1545-EWR-2013-01-01",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -20,21 +20,22 @@ from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE
 from airflow_hops.runner.launchers.local import runtime_variables
 from airflow_hops.runner.launchers.process import StepProcess, describe_exit
 
+Start = Callable[..., StepProcess]
+
 
 @pytest.fixture
-def started() -> Iterator[list[StepProcess]]:
-    processes: list[StepProcess] = []
-    yield processes
-    for process in processes:
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts Python programs as a step's process, in the test's folder; they end with the test."""
+    started: list[StepProcess] = []
+
+    def run(program: str) -> StepProcess:
+        command = [sys.executable, "-S", "-u", "-c", textwrap.dedent(program)]
+        started.append(StepProcess.start(command, env={"PATH": os.environ["PATH"]}, cwd=tmp_path))
+        return started[-1]
+
+    yield run
+    for process in started:
         process.kill(grace_s=0.0)
-
-
-def start(program: str, folder: Path, started: list[StepProcess], *arguments: str) -> StepProcess:
-    """Starts a Python program as a step's process."""
-    command = [sys.executable, "-S", "-u", "-c", textwrap.dedent(program), *arguments]
-    process = StepProcess.start(command, env={"PATH": os.environ["PATH"]}, cwd=folder)
-    started.append(process)
-    return process
 
 
 def processes_of(process: StepProcess) -> list[psutil.Process]:
@@ -60,23 +61,19 @@ def processes_of(process: StepProcess) -> list[psutil.Process]:
         ("print('a\\x00b'); print('c\\rd')", ["a\x00b", "c\rd"]),
     ],
 )
-def test_output_of_any_form_is_read(program: str, lines: list[str], tmp_path: Path, started: list[StepProcess]) -> None:
-    assert list(start(program, tmp_path, started).lines()) == lines
+def test_output_of_any_form_is_read(program: str, lines: list[str], start: Start) -> None:
+    assert list(start(program).lines()) == lines
 
 
-def test_a_flood_of_lines_and_a_giant_line_are_read_whole(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(
-        """
+def test_a_flood_of_lines_and_a_giant_line_are_read_whole(start: Start) -> None:
+    process = start("""
         import sys
         sys.stdout = open(1, "w", buffering=1 << 16, closefd=False)
         for number in range(200_000):
             print("line", number)
         print("x" * 10_000_000)
         print("end")
-        """,
-        tmp_path,
-        started,
-    )
+        """)
     lines = list(process.lines())
     assert lines[:200_000] == [f"line {number}" for number in range(200_000)]
     assert [len(line) for line in lines[200_000:]] == [10_000_000, 3]
@@ -94,12 +91,8 @@ def test_unfinished_line_is_read_once(tmp_path: Path) -> None:
     assert list(process.read_lines(is_over=True)) == ["10% 20% 100%", "next"]
 
 
-def test_descendant_holding_the_output_open_delays_nothing(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(
-        "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')",
-        tmp_path,
-        started,
-    )
+def test_descendant_holding_the_output_open_delays_nothing(start: Start) -> None:
+    process = start("import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')")
     assert list(process.lines()) == ["done"]
     assert process.wait() == 0
     assert [p.name() for p in processes_of(process)] == ["sleep"]  # for a minute
@@ -107,16 +100,15 @@ def test_descendant_holding_the_output_open_delays_nothing(tmp_path: Path, start
     assert processes_of(process) == []
 
 
-def test_step_inside_a_step_has_its_own_id(
-    tmp_path: Path, started: list[StepProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_inside_a_step_has_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STEP_ID_VARIABLE, "outer")
     env = runtime_variables(tmp_path)
     inner = StepProcess.start(["sh", "-c", f"echo ${STEP_ID_VARIABLE}"], env=env, cwd=tmp_path)
     named = StepProcess.start(["true"], env={**env, STEP_ID_VARIABLE: "job"}, cwd=tmp_path)
-    started += [inner, named]
     assert list(inner.lines()) == [inner.step_id] != ["outer"]
     assert named.step_id == "job"
+    for process in (inner, named):
+        process.kill(grace_s=0.0)
 
 
 FAMILY = """
@@ -152,9 +144,9 @@ stay("leader", ignore=True)
 MEMBERS = ("plain", "ignores", "session", "daemon", "shell", "leader")
 
 
-def test_kill_ends_every_descendant(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(FAMILY, tmp_path, started)
-    bystander = start("print('here'); import time; time.sleep(60)", tmp_path, started)
+def test_kill_ends_every_descendant(tmp_path: Path, start: Start) -> None:
+    process = start(FAMILY)
+    bystander = start("print('here'); import time; time.sleep(60)")
     next(iter(bystander.lines()))
     files = [tmp_path / name for name in MEMBERS]
     pids = [int(wait_for(lambda file=file: file.exists() and file.read_text())) for file in files]
@@ -176,8 +168,8 @@ def test_processes_ending_during_listing_are_ignored() -> None:
         restless.kill()
 
 
-def test_kill_ends_a_waiting_reader(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start("print('ready'); import time; time.sleep(60)", tmp_path, started)
+def test_kill_ends_a_waiting_reader(start: Start) -> None:
+    process = start("print('ready'); import time; time.sleep(60)")
     lines = process.lines()
     assert next(lines) == "ready"
     threading.Timer(0.3, process.kill).start()
@@ -185,9 +177,8 @@ def test_kill_ends_a_waiting_reader(tmp_path: Path, started: list[StepProcess]) 
     assert process.wait() == -signal.SIGTERM
 
 
-def test_process_may_clean_up_on_sigterm(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(
-        """
+def test_process_may_clean_up_on_sigterm(tmp_path: Path, start: Start) -> None:
+    process = start("""
         import pathlib, signal, sys, time
         def end(*_):
             pathlib.Path("tidied").touch()
@@ -195,18 +186,15 @@ def test_process_may_clean_up_on_sigterm(tmp_path: Path, started: list[StepProce
         signal.signal(signal.SIGTERM, end)
         print("ready")
         time.sleep(60)
-        """,
-        tmp_path,
-        started,
-    )
+        """)
     next(iter(process.lines()))
     process.kill()
     assert process.wait() == 0  # it was not killed for taking too long
     assert (tmp_path / "tidied").exists()
 
 
-def test_exit_codes_are_described(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", tmp_path, started)
+def test_exit_codes_are_described(start: Start) -> None:
+    process = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert list(process.lines()) == []
     assert describe_exit(process.wait()) == "SIGSEGV (a crash in native code)"
     assert describe_exit(0) == "exit code 0"

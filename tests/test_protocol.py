@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from airflow.sdk import RetryAction
 from step_runner import REPOSITORY
 from waiting import is_gone, wait_for
+from world import refused, run_python
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
@@ -32,7 +32,23 @@ from airflow_hops.runner.runtime import WAITS_HERE, RuntimeHook
 pytestmark = pytest.mark.runtime
 CODE = str(Path(__file__).parent)
 
-Step = Callable[..., Any]
+
+@dataclass
+class Step:
+    """Runs functions of protocol_steps: ``step("say", text="…")``."""
+
+    runner: Any
+    launcher: LocalLauncher
+
+    def __call__(self, function: str, *, kind: str | None = None, task_id: str | None = None, **params: Any) -> Any:
+        return self.run(f"protocol_steps:{function}", params=params, kind=kind, task_id=task_id)
+
+    def run(self, entry: str, **options: Any) -> Any:
+        return self.runner(entry, code_paths=(CODE,), launcher=self.launcher, **options)
+
+    @property
+    def lines(self) -> list[Any]:
+        return list(self.runner.lines)
 
 
 @pytest.fixture(params=["cold", pytest.param("warm", marks=pytest.mark.server)])
@@ -45,28 +61,13 @@ def launcher(request: pytest.FixtureRequest, runtime: Path) -> LocalLauncher:
 
 @pytest.fixture
 def step(run_step: Any, launcher: LocalLauncher) -> Step:
-    """Runs a function of protocol_steps, started either way."""
-    return step_by(run_step, launcher)
+    """Starts steps either way."""
+    return Step(run_step, launcher)
 
 
 @pytest.fixture
 def warm_step(run_step: Any, warm_launcher: LocalLauncher) -> Step:
-    return step_by(run_step, warm_launcher)
-
-
-def step_by(run_step: Any, launcher: LocalLauncher) -> Step:
-    def run(function: str, *, kind: str | None = None, task_id: str | None = None, **params: Any) -> Any:
-        return run_step(
-            f"protocol_steps:{function}",
-            params=params,
-            kind=kind,
-            code_paths=(CODE,),
-            launcher=launcher,
-            task_id=task_id,
-        )
-
-    run.runner = run_step  # type: ignore[attr-defined]
-    return run
+    return Step(run_step, warm_launcher)
 
 
 def pid_in(path: Path) -> int:
@@ -74,19 +75,15 @@ def pid_in(path: Path) -> int:
     return int(path.read_text() or 0) if path.exists() else 0
 
 
-def lines_of(step: Step) -> list[Any]:
-    return list(step.runner.lines)  # type: ignore[attr-defined]
-
-
 def test_lines_carry_level_progress_and_metrics(step: Step) -> None:
     value = step("say")
-    lines = [(line.level, line.text) for line in lines_of(step)]
+    lines = [(line.level, line.text) for line in step.lines]
     assert (logging.INFO, "a plain line") in lines
     assert (logging.WARNING, "a warning") in lines
     assert lines.index((logging.ERROR, "an error")) + 1 == lines.index((logging.ERROR, "of two lines"))
     assert (logging.INFO, "to the other stream") in lines
     assert not any("nobody asked" in text for _, text in lines)
-    progress = [(line.progress, line.text, dict(line.metrics)) for line in lines_of(step) if line.progress is not None]
+    progress = [(line.progress, line.text, dict(line.metrics)) for line in step.lines if line.progress is not None]
     assert progress == [(0.25, "a quarter", {"loss": 0.5}), (1.0, "more than all", {})]
     assert ".venv-runtime" in value["python"] or os.environ.get("HOPS_RUNTIME", "-") in value["python"]
     assert not Path(value["scratch"]).exists()
@@ -115,25 +112,21 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_killed_step_leaves_no_temporary_files(run_step: Any, warm_launcher: LocalLauncher, temporary: Path) -> None:
-    with pytest.raises(StepFailed, match="SIGKILL"):
-        run_step("protocol_steps:leave_files", params={"full": False}, code_paths=(CODE,), launcher=warm_launcher)
-    (left,) = [line.text.split()[1:] for line in run_step.lines if line.text.startswith("left ")]
+def test_killed_step_leaves_no_temporary_files(warm_step: Step, temporary: Path) -> None:
+    with refused("SIGKILL", retried=True):
+        warm_step("leave_files", full=False)
+    (left,) = [line.text.split()[1:] for line in warm_step.lines if line.text.startswith("left ")]
     assert len({str(temporary) in folder for folder in left}) == 1
     assert list(temporary.iterdir()) == []
 
 
-def test_full_temporary_folder_is_named(
-    run_step: Any, warm_launcher: LocalLauncher, small_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = {"params": {"full": True}, "code_paths": (CODE,), "launcher": warm_launcher}
-    with pytest.raises(StepFailed, match=r"no temporary folder can be written .* name another in TMPDIR") as caught:
-        run_step("protocol_steps:leave_files", **step)
-    assert caught.value.retryable
+def test_full_temporary_folder_is_named(warm_step: Step, small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(r"no temporary folder can be written .* name another in TMPDIR", retried=True):
+        warm_step("leave_files", full=True)
     monkeypatch.setattr(tempfile, "tempdir", str(small_folder))
     (small_folder / "filler").write_bytes(bytes(os.statvfs(small_folder).f_bavail * os.statvfs(small_folder).f_bsize))
     with pytest.raises(HopsError, match=r"no space left on the device that holds .*; free some space and retry"):
-        run_step("protocol_steps:leave_files", **step)
+        warm_step("leave_files", full=True)
     assert [path.name for path in small_folder.iterdir()] == ["filler"]
 
 
@@ -152,13 +145,11 @@ def test_full_temporary_folder_is_named(
     ],
 )
 def test_exception_ends_the_step_with_its_message(
-    run_step: Any, warm_launcher: LocalLauncher, kind: str, message: str, retryable: bool, delay_s: float | None
+    warm_step: Step, kind: str, message: str, retryable: bool, delay_s: float | None
 ) -> None:
-    with pytest.raises(StepFailed) as caught:
-        run_step("protocol_steps:raise_error", params={"kind": kind}, code_paths=(CODE,), launcher=warm_launcher)
-    assert message in str(caught.value)
-    assert caught.value.retryable is retryable
-    trace = [line.text for line in run_step.lines if line.level == logging.ERROR]
+    with refused(message, retried=retryable) as caught:
+        warm_step.run("protocol_steps:raise_error", params={"kind": kind})
+    trace = [line.text for line in warm_step.lines if line.level == logging.ERROR]
     assert trace[0] == "Traceback (most recent call last):"
     assert any("protocol_steps.py" in text for text in trace)
     failure = airflow_error(caught.value)
@@ -180,11 +171,9 @@ def test_out_of_memory_is_reported_as_such(warm_step: Step) -> None:
 
 
 def test_kernel_memory_kill_is_reported_and_leaves_no_artifact(step: Step, small_memory: Path) -> None:
-    with pytest.raises(StepFailed, match=r"ended by SIGKILL .*the kernel for lack of memory") as caught:
+    with refused(r"ended by SIGKILL .*the kernel for lack of memory", retried=True):
         step("outgrow", kind="text", group=str(small_memory))
-    assert caught.value.retryable
-    runner = step.runner  # type: ignore[attr-defined]
-    assert not runner.store.exists(runner.last_uri)
+    assert not step.runner.store.exists(step.runner.last_uri)
 
 
 def test_step_with_the_longest_task_id_runs(warm_step: Step) -> None:
@@ -199,17 +188,16 @@ def test_step_without_result_fails(step: Step) -> None:
     assert text.splitlines()[1:] == [f"  line {number}" for number in range(10, 30)]
 
 
-def test_value_that_is_not_json_is_named(warm_step: Step) -> None:
-    with pytest.raises(StepFailed) as caught:
-        warm_step("return_value")
-    assert "what protocol_steps:return_value returned is a builtins.set; expected a JSON value" in str(caught.value)
-    assert not caught.value.retryable
-    for value, message in (
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
         ({"a": [1, {"b": object()}]}, r"it\['a'\]\[1\]\['b'\] is a builtins.object"),
         ({1: "one"}, "has the key 1 of type int; expected text"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            check_json(value, "it")
+    ],
+)
+def test_value_that_is_not_json_is_named(value: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        check_json(value, "it")
 
 
 @pytest.mark.parametrize(
@@ -219,27 +207,23 @@ def test_value_that_is_not_json_is_named(warm_step: Step) -> None:
         ("protocol_steps:logging", "is a module, expected a function"),
         ("no_such_module:run", "there is no module 'no_such_module' on the step's path"),
         ("protocol_steps", "expected 'module:function', found 'protocol_steps'"),
+        (
+            "protocol_steps:return_value",
+            "protocol_steps:return_value returned is a builtins.set; expected a JSON value",
+        ),
     ],
 )
-def test_missing_entry_is_named(run_step: Any, warm_launcher: LocalLauncher, entry: str, message: str) -> None:
-    with pytest.raises(StepFailed) as caught:
-        run_step(entry, code_paths=(CODE,), launcher=warm_launcher, task_id="step")
-    assert message in str(caught.value)
-    assert not caught.value.retryable
+def test_unusable_entry_or_value_is_named(warm_step: Step, entry: str, message: str) -> None:
+    with refused(message):
+        warm_step.run(entry, task_id="step")
 
 
 @pytest.mark.parametrize("kind", ["ModuleNotFoundError", "of another process"])
-def test_missing_module_names_environment_and_command(
-    run_step: Any, runtime: Path, warm_launcher: LocalLauncher, kind: str
-) -> None:
-    with pytest.raises(StepFailed) as caught:
-        run_step("protocol_steps:raise_error", params={"kind": kind}, code_paths=(CODE,), launcher=warm_launcher)
-    assert "No module named 'nowhere'" in str(caught.value)
-    assert (
-        f"runtime environment {runtime}, where there is no module 'nowhere': add its package with 'airflow hops "
-        f"runtime install PACKAGE --path {runtime}'" in str(caught.value)
-    )
-    assert caught.value.retryable == (kind == "of another process")
+def test_missing_module_names_environment_and_command(warm_step: Step, runtime: Path, kind: str) -> None:
+    command = f"add its package with 'airflow hops runtime install PACKAGE --path {runtime}'"
+    with refused("No module named 'nowhere'", retried=kind == "of another process") as caught:
+        warm_step.run("protocol_steps:raise_error", params={"kind": kind})
+    assert f"runtime environment {runtime}, where there is no module 'nowhere': {command}" in str(caught.value)
 
 
 def test_retry_replaces_files_of_a_killed_try(run_step: Any, warm_launcher: LocalLauncher) -> None:
@@ -327,9 +311,8 @@ def test_parameters_that_are_not_json_are_refused_before_anything_starts() -> No
         StepSpec(step="say", entry="protocol_steps:say", params={"a": [1, Path("/x")]})
 
 
-def test_connection_secrets_are_in_no_file_or_child_process(run_step: Any, launcher: LocalLauncher) -> None:
-    asked = {"services": {"serving_token": "abc123"}, "code_paths": (CODE,), "launcher": launcher}
-    result = run_step("protocol_steps:look_around", **asked)
+def test_connection_secrets_are_in_no_file_or_child_process(step: Step) -> None:
+    result = step.run("protocol_steps:look_around", services={"serving_token": "abc123"})
     assert result["services"]["serving_token"] == "abc123"
     assert set(result["files"]) >= {"spec.json"}
     for text in (*result["files"].values(), result["environment_of_a_child"], result["own_environment"]):
@@ -397,9 +380,7 @@ print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))
 
 @pytest.mark.slow
 def test_importing_operators_is_fast_and_loads_no_ml_library() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    airflows, added = json.loads(done.stdout.splitlines()[-1])
+    airflows, added = json.loads(run_python(IMPORTS).splitlines()[-1])
     heavy = {"tensorflow", "pyspark", "mlflow", "horovod", "pyarrow", "pandas", "numpy"}
     assert heavy.isdisjoint([*airflows, *added])
     # A module of this package takes about a millisecond: the number of them is what the import costs.

@@ -14,10 +14,10 @@ from typing import Any
 import flights_examples
 import pytest
 from airflow.sdk import DAG
+from world import World, path_of, results, states
 
 from airflow_hops.cli import schema as commands
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import HopsError
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.schema.history import freeze_schema, publish_schema, schema_history, schema_text
@@ -29,32 +29,19 @@ pytestmark = pytest.mark.runtime
 class Pipeline:
     """Runs DAGs whose task ``schema`` is of the schema stage."""
 
-    def __init__(
-        self, run_dag: Any, store: Any, runtime: Path, lifeless: Path, conf: Any, patch: Any, capture: Any
-    ) -> None:
-        self._run_dag, self.store, self._runtime, self._conf = run_dag, store, runtime, conf
-        self._patch, self._capture = patch, capture
-        self.lifeless = lifeless
-        """The same environment without a Python that could be started."""
-        lifeless.mkdir()
-        for each in runtime.iterdir():
-            if each.name != "bin":
-                (lifeless / each.name).symlink_to(each)
+    def __init__(self, run_dag: Any, world: World, runtime: Path, conf: Any, capture: Any) -> None:
+        self._run_dag, self.world, self.store, self._conf = run_dag, world, world.store, conf
+        self._runtime, self._capture = str(runtime), capture
 
     def __call__(self, dag_id: str, *, runtime: str | None = None, **conf: Any) -> tuple[str, Any, str]:
         """The schema task's state, its value, and what was logged."""
-        self.connect(runtime)
+        self.world.connect(runtime=runtime or self._runtime)
         self._capture.readouterr()
         run = self._run_dag(dag_id, {**self._conf, **conf})
-        (task,) = [ti for ti in run.get_task_instances() if ti.task_id == "schema"]
-        return task.state, task.xcom_pull(task_ids="schema"), "".join(self._capture.readouterr())
-
-    def connect(self, runtime: str | None = None) -> None:
-        extra = {"store": self.store.root, "runtime": runtime or str(self._runtime)}
-        self._patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        return states(run)["schema"], results(run)["schema"], "".join(self._capture.readouterr())
 
     def file(self, dag_id: str, name: str = "schema") -> Path:
-        return Path(self.store.frozen_schema(dag_id, name).removeprefix("file://")) / "schema.pbtxt"
+        return path_of(self.store.frozen_schema(dag_id, name)) / "schema.pbtxt"
 
     def notes(self, dag_id: str, name: str = "schema") -> list[str]:
         uri = self.store.frozen_schema(dag_id, name)
@@ -67,23 +54,30 @@ def pipeline(
     shared_run_step: Any,
     flights_statistics: Any,
     flights_raw: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Pipeline:
-    store = shared_run_step.store
+    world = World(shared_run_step.store, monkeypatch)
     sample = flights_examples.months(flights_raw, 1, 1).iloc[::20]
-    examples = flights_examples.write_examples(store, {"train": sample}, run_id="january")
+    examples = flights_examples.write_examples(world.store, {"train": sample}, run_id="january")
     conf = {"examples": examples.to_dict(), "statistics": flights_statistics.to_dict()}
-    lifeless = tmp_path / "lifeless"
-    return Pipeline(run_dag, store, shared_run_step.runtime, lifeless, conf, monkeypatch, capsys)
+    return Pipeline(run_dag, world, shared_run_step.runtime, conf, capsys)
 
 
-def test_schema_is_frozen_once_and_hand_edits_become_versions(
-    pipeline: Pipeline,
-) -> None:
+@pytest.fixture
+def lifeless(runtime: Path, tmp_path: Path) -> str:
+    """The runtime environment without a Python that could be started."""
+    folder = tmp_path / "lifeless"
+    folder.mkdir()
+    for each in runtime.iterdir():
+        if each.name != "bin":
+            (folder / each.name).symlink_to(each)
+    return str(folder)
+
+
+def test_schema_is_frozen_once_and_hand_edits_become_versions(pipeline: Pipeline, lifeless: str) -> None:
     _, first, _ = pipeline("schema")
-    state, second, _ = pipeline("schema", runtime=str(pipeline.lifeless))
+    state, second, _ = pipeline("schema", runtime=lifeless)
     assert state == "success"
     assert first["uri"] == pipeline.store.frozen_schema("schema", "flights")
     assert second["fingerprint"] == first["fingerprint"]
@@ -98,14 +92,13 @@ def test_schema_is_frozen_once_and_hand_edits_become_versions(
     assert edited["fingerprint"] != first["fingerprint"], "what was validated before is not taken from the cache"
     assert edited["properties"]["features"] == [*first["properties"]["features"], "mine"]
     assert pipeline.notes("schema", "flights") == ["inferred by run …", "edited by hand"]
-    assert pipeline("schema", runtime=str(pipeline.lifeless))[1]["fingerprint"] == edited["fingerprint"]
+    assert pipeline("schema", runtime=lifeless)[1]["fingerprint"] == edited["fingerprint"]
 
     file.write_text(text + "feature {\n  nam: 1\n}\n")
-    line = text.count("\n") + 2
     state, _, log = pipeline("schema")
     assert state == "failed"
     expected = (
-        rf"schema.pbtxt:{line}:3: not a schema in protobuf text: .*no field named \"nam\".*; "
+        rf"schema.pbtxt:{text.count(chr(10)) + 2}:3: not a schema in protobuf text: .*no field named \"nam\".*; "
         r"the last good version is 2, of .*'airflow hops schema revert schema flights 2'"
     )
     assert re.search(expected, log), log
@@ -148,29 +141,103 @@ def test_invalid_schema_function_fails_and_freezes_nothing(pipeline: Pipeline) -
 
 
 def test_hand_written_schema_is_imported_and_republished_on_change(pipeline: Pipeline, tmp_path: Path) -> None:
-    retained = tmp_path / "flights.pbtxt"
+    def imported(file: Path, **options: Any) -> tuple[str, Any, str]:
+        return pipeline("schema_file", path=str(file), **options)
+
+    retained, none = tmp_path / "flights.pbtxt", tmp_path / "none.pbtxt"
     retained.write_text('feature {\n  name: "temp"\n  type: FLOT\n}\n')
-    state, _, log = pipeline("schema_file", path=str(retained))
-    assert state == "failed"
-    assert f"{retained}:3:9: not a schema in protobuf text" in log
-    state, _, log = pipeline("schema_file", path=str(tmp_path / "none.pbtxt"))
-    assert state == "failed"
-    assert f"{tmp_path / 'none.pbtxt'}: cannot be read" in log
+    for file, words in (
+        (retained, f"{retained}:3:9: not a schema in protobuf text"),
+        (none, f"{none}: cannot be read"),
+    ):
+        state, _, log = imported(file)
+        assert (state, words in log) == ("failed", True)
     assert not pipeline.file("schema_file").exists()
 
     retained.write_text('# of ours\nfeature { name: "temp" type: FLOAT }\n')
-    state, first, _ = pipeline("schema_file", path=str(retained))
+    state, first, _ = imported(retained)
     assert (state, first["properties"]["features"], first["properties"]["label"]) == ("success", ["temp"], "late")
     assert pipeline.file("schema_file").read_text() == retained.read_text()
-    assert pipeline("schema_file", path=str(retained), runtime=os.devnull)[1]["fingerprint"] == first["fingerprint"]
-
+    assert imported(retained, runtime=os.devnull)[1]["fingerprint"] == first["fingerprint"]
     publish_schema(pipeline.store, first["uri"], 'feature { name: "dewp" type: FLOAT }\n', approved_by="ann")
-    assert pipeline("schema_file", path=str(retained), runtime=os.devnull)[1]["fingerprint"] != first["fingerprint"]
+    assert imported(retained, runtime=os.devnull)[1]["fingerprint"] != first["fingerprint"]
+
     retained.write_text('feature { name: "humid" type: FLOAT }\n')
-    state, changed, _ = pipeline("schema_file", path=str(retained))
+    state, changed, _ = imported(retained)
     assert (state, changed["properties"]["features"]) == ("success", ["humid"])
-    imported = f"imported from {retained} by run …"
-    assert pipeline.notes("schema_file") == [imported, "", imported]
+    note = f"imported from {retained} by run …"
+    assert pipeline.notes("schema_file") == [note, "", note]
+
+
+TEXT = 'feature { name: "temp" type: FLOAT presence { min_fraction: 1.0 } }\n'
+
+
+SELDOM = TEXT.replace("1.0", "0.5")
+
+
+DIFFERENCE = "temp: presence is in at least 50% of the rows, was in at least 100% of the rows"
+
+
+NAME = ("by_hand", "flights")
+
+
+@pytest.fixture
+def frozen(world: World, tmp_path: Path) -> str:
+    """The address of a frozen schema; ``seldom.pbtxt`` in the test's folder has another text."""
+    (tmp_path / "seldom.pbtxt").write_text(SELDOM)
+    uri: str = world.connect().store.frozen_schema(*NAME)
+    freeze_schema(world.store, uri, TEXT, producer=Producer("by_hand", "run-1", "flights"), note="inferred")
+    return uri
+
+
+def test_commands_approve_revert_and_list_versions(frozen: str, world: World, hops: Any, tmp_path: Path) -> None:
+    file = str(tmp_path / "seldom.pbtxt")
+    code, approved, errors = hops("schema", "approve", *NAME, file, "--by", "ann", "--note", "seldom there")
+    assert code == 0, errors
+    assert approved.splitlines() == [DIFFERENCE, "In force: version 2, approved by ann."]
+    assert schema_text(world.store, frozen) == SELDOM
+    _, reverted, errors = hops("schema", "revert", *NAME, "1")
+    assert f"In force: version 3, approved by {getpass.getuser()}." in reverted, errors
+    listed = json.loads(hops("schema", "history", *NAME, "--output", "json")[1])
+    assert [[version[key] for key in ("version", "in_force", "approved_by", "note")] for version in listed] == [
+        ["1", "False", "", "inferred"],
+        ["2", "False", "ann", "seldom there"],
+        ["3", "True", getpass.getuser(), "back to version 1"],
+    ]
+    (path_of(frozen) / "schema.pbtxt").write_bytes(b"# caf\xe9\n")
+    assert hops("schema", "revert", *NAME, "1")[0] == 0
+    notes = [version.note for version in schema_history(world.store, frozen)]
+    assert notes[3:] == ["edited by hand", "back to version 1"]
+
+
+def test_commands_refuse_what_is_no_schema_or_version(frozen: str, world: World, hops: Any, tmp_path: Path) -> None:
+    wrong, nowhere = tmp_path / "wrong.pbtxt", tmp_path / "none"
+    wrong.write_text("feature {\n nam: 3 }")
+    for command, words in (
+        (("approve", *NAME, str(wrong)), f"{wrong}:2:2: not a schema in protobuf text"),
+        (("approve", *NAME, os.devnull), f"{os.devnull}: no feature in it"),
+        (("approve", *NAME, str(nowhere)), "cannot be read"),
+        (("revert", *NAME, "99"), "there is no version 99; there are 1 to 1"),
+        (("show", "by_hand", "other"), "the first run of DAG 'by_hand' makes it"),
+    ):
+        code, _, errors = hops("schema", *command)
+        assert (code, words in errors, "Traceback" in errors) == (1, True, False), errors
+    assert len(schema_history(world.store, frozen)) == 1
+
+
+def test_commands_show_versions_and_their_differences(frozen: str, hops: Any, tmp_path: Path) -> None:
+    seldom = str(tmp_path / "seldom.pbtxt")
+    hops("schema", "approve", *NAME, seldom)
+    hops("schema", "revert", *NAME, "1")
+    for command, printed in (
+        (("diff", *NAME, "1", "3"), "no difference\n"),
+        (("diff", *NAME, "1", "2"), f"{DIFFERENCE}\n"),
+        (("diff", *NAME, seldom), f"{DIFFERENCE}\n"),
+        (("diff", *NAME, f"{frozen}/schema.pbtxt"), "no difference\n"),
+        (("show", *NAME), TEXT),
+        (("show", *NAME, "--version", "2"), SELDOM),
+    ):
+        assert hops("schema", *command)[:2] == (0, printed)
 
 
 def test_a_function_without_the_schema_is_refused_when_the_dag_is_parsed() -> None:
@@ -234,69 +301,3 @@ def test_schema_follows_the_data_until_deployment_and_after_a_reset(
         _, anew, _ = pipeline(dag_id, statistics=other)
         assert anew["fingerprint"] == second["fingerprint"]
     assert pipeline.notes(dag_id)[3:] == ["inferred by run … (reset by ann: first iteration)"]
-
-
-def test_schema_versions_are_managed_on_the_command_line(
-    pipeline: Pipeline, hops: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline.connect()
-    text = 'feature { name: "temp" type: FLOAT presence { min_fraction: 1.0 } }\n'
-    uri = pipeline.store.frozen_schema("by_hand", "flights")
-    freeze_schema(pipeline.store, uri, text, producer=Producer("by_hand", "run-1", "flights"), note="inferred")
-    name = ("by_hand", "flights")
-    new = tmp_path / "new.pbtxt"
-    new.write_text(text.replace("1.0", "0.5"))
-
-    code, approved, errors = hops("schema", "approve", *name, str(new), "--by", "ann", "--note", "seldom there")
-    assert code == 0, errors
-    difference = "temp: presence is in at least 50% of the rows, was in at least 100% of the rows"
-    assert approved.splitlines() == [difference, "In force: version 2, approved by ann."]
-    assert schema_text(pipeline.store, uri) == new.read_text()
-
-    _, reverted, errors = hops("schema", "revert", *name, "1")
-    assert f"In force: version 3, approved by {getpass.getuser()}." in reverted, errors
-    listed = json.loads(hops("schema", "history", *name, "--output", "json")[1])
-    shown = [[version[key] for key in ("version", "in_force", "approved_by", "note")] for version in listed]
-    assert shown == [
-        ["1", "False", "", "inferred"],
-        ["2", "False", "ann", "seldom there"],
-        ["3", "True", getpass.getuser(), "back to version 1"],
-    ]
-
-    new.write_text("feature {\n nam: 3 }")
-    code, _, errors = hops("schema", "approve", *name, str(new))
-    assert code == 1
-    assert f"{new}:2:2: not a schema in protobuf text" in errors and "Traceback" not in errors
-    arguments = {
-        "dag_id": "by_hand",
-        "name": "flights",
-        "hops_conn_id": "hops_default",
-        "by": None,
-        "note": "",
-        "verbose": False,
-    }
-    for command, values, words in (
-        (commands.approve, {"file": os.devnull}, f"{os.devnull}: no feature in it"),
-        (commands.approve, {"file": str(tmp_path / "none")}, "cannot be read"),
-        (commands.revert, {"version": 99}, "there is no version 99; there are 1 to 3"),
-        (commands.show, {"name": "other", "version": None}, "the first run of DAG 'by_hand' makes it"),
-    ):
-        with pytest.raises(HopsError, match=words):
-            command(Namespace(**{**arguments, **values}))
-    assert len(schema_history(pipeline.store, uri)) == 3
-    pipeline.file("by_hand", "flights").write_bytes(b"# caf\xe9\n")
-    commands.revert(Namespace(**{**arguments, "version": 1}))
-    assert pipeline.notes("by_hand", "flights")[3:] == ["edited by hand", "back to version 1"]
-    capsys.readouterr()
-    seldom = tmp_path / "seldom.pbtxt"
-    seldom.write_text(text.replace("1.0", "0.5"))
-    for command, values, printed in (
-        (commands.diff, {"before": "1", "after": "3"}, "no difference\n"),
-        (commands.diff, {"before": "1", "after": "2"}, f"{difference}\n"),
-        (commands.diff, {"before": str(seldom), "after": None}, f"{difference}\n"),
-        (commands.diff, {"before": f"{uri}/schema.pbtxt", "after": None}, "no difference\n"),
-        (commands.show, {"version": None}, text),
-        (commands.show, {"version": 2}, text.replace("1.0", "0.5")),
-    ):
-        command(Namespace(**{**arguments, **values}))
-        assert capsys.readouterr().out == printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +121,11 @@ def test_an_earlier_text_can_come_back_as_a_new_version(any_store: ArtifactStore
 
 
 def test_schema_without_history_becomes_the_first_version(store: ArtifactStore) -> None:
-    uri = address(store)
-    with store.create(uri, "schema", PRODUCER) as writer:
+    with store.create(address(store), "schema", PRODUCER) as writer:
         (writer.path / SCHEMA_FILE).write_text(text_of("a"))
         artifact = writer.commit(properties={"label": "late"})
     assert versions_of(store) == []
-    assert accept_schema_edit(store, uri) == artifact
+    assert accept_schema_edit(store, address(store)) == artifact
     assert versions_of(store) == [(1, "", "frozen by run run-1", True)]
 
 
@@ -150,32 +150,32 @@ def test_a_damaged_record_is_named(store: ArtifactStore) -> None:
         schema_history(store, address(store))
 
 
-def _publish_many(root: str, who: str, barrier: Any) -> None:
-    store = ArtifactStore(root)
-    barrier.wait(600)
+def _publish_many(store: ArtifactStore, who: str) -> None:
     for index in range(8):
         publish_schema(store, address(store), text_of("a", f"{who}{index}"), approved_by=who)
 
 
-def _freeze(root: str, who: str, barrier: Any, results: Any) -> None:
-    store = ArtifactStore(root)
-    barrier.wait(600)
-    results.put((who, freeze(store, text_of(who)).fingerprint))
+def together(store: ArtifactStore, names: str, act: Callable[[ArtifactStore, str], Any]) -> dict[str, Any]:
+    """Has a process for each name act at the same time; returns what they returned."""
+    barrier, results = FORK.Barrier(len(names)), FORK.Queue()
 
+    def run(who: str) -> None:
+        own = ArtifactStore(store.root)
+        barrier.wait(600)
+        results.put((who, act(own, who)))
 
-def _processes(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    return [FORK.Process(target=target, args=values) for values in arguments]
-
-
-def test_concurrent_publishers_lose_no_version(store: ArtifactStore) -> None:
-    freeze(store, text_of("a"))
-    barrier = FORK.Barrier(3)
-    processes = _processes(_publish_many, [(store.root, who, barrier) for who in ("x", "y", "z")])
+    processes = [FORK.Process(target=run, args=(who,)) for who in names]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
         assert process.exitcode == 0
+    return dict(results.get() for _ in processes)
+
+
+def test_concurrent_publishers_lose_no_version(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    together(store, "xyz", _publish_many)
     versions = schema_history(store, address(store))
     texts = {schema_text(store, address(store), v.version) for v in versions[1:]}
     assert texts == {text_of("a", f"{who}{index}") for who in "xyz" for index in range(8)}
@@ -184,14 +184,8 @@ def test_concurrent_publishers_lose_no_version(store: ArtifactStore) -> None:
 
 
 def test_concurrent_first_runs_freeze_one_schema(store: ArtifactStore) -> None:
-    barrier, results = FORK.Barrier(2), FORK.Queue()
-    processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
-    for process in processes:
-        process.start()
-    result = dict(results.get() for _ in processes)
-    for process in processes:
-        process.join()
-    assert result["x"] == result["y"] == store.manifest(address(store)).fingerprint
+    frozen = together(store, "xy", lambda own, who: freeze(own, text_of(who)).fingerprint)
+    assert frozen["x"] == frozen["y"] == store.manifest(address(store)).fingerprint
     assert len(versions_of(store)) == 1
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import flights_examples
 import pytest
 from captured_flights import CaptureFolder, write_champion
+from world import World, states
 
 from airflow_hops.core.monitor_reports import listed_reports
 
@@ -40,28 +40,15 @@ def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[s
 
 
 def test_drift_dag_requests_retraining_except_for_pipeline_faults(
-    run_dag: Any,
-    shared_run_step: Any,
-    spans: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    run_dag: Any, shared_run_step: Any, spans: dict[str, Any], world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    extra = {"store": shared_run_step.store.root}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-
-    def states(current: str) -> dict[str, str]:
-        conf = {"reference": spans["march"].to_dict(), "current": spans[current].to_dict()}
-        return {ti.task_id: str(ti.state) for ti in run_dag("drift_between_spans", conf).get_task_instances()}
-
+    world.connect(store=shared_run_step.store.root)
+    fault = "the verdict is 'pipeline_fault': temp (unit_change); correct the source of the model"
     # Before any request, so that no cooldown can be what keeps it from asking.
-    assert states("celsius") == {"drift": "success", "request": "skipped"}
-    output = capfd.readouterr()
-    assert (
-        "the verdict is 'pipeline_fault': temp (unit_change); correct the source of the model"
-        in output.out + output.err
-    )
-    assert states("july") == {"drift": "success", "request": "success"}
-    assert states("march") == {"drift": "success", "request": "skipped"}
+    for current, state, words in (("celsius", "skipped", fault), ("july", "success", ""), ("march", "skipped", "")):
+        conf = {"reference": spans["march"].to_dict(), "current": spans[current].to_dict()}
+        assert states(run_dag("drift_between_spans", conf)) == {"drift": "success", "request": state}
+        assert words in "".join(capfd.readouterr())
 
 
 def test_monitoring_dag_requests_retraining_once(
@@ -69,27 +56,25 @@ def test_monitoring_dag_requests_retraining_once(
     shared_run_step: Any,
     flights_statistics: Any,
     flights_schema: Any,
-    tmp_path: Path,
     flights_raw: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    world: World,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     captured = CaptureFolder(tmp_path / "captured")
     write_champion(shared_run_step.store, flights_statistics, flights_schema)
-    extra = {"store": shared_run_step.store.root, "serving_capture_path": str(captured.path)}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    world.connect(store=shared_run_step.store.root, serving_capture_path=str(captured.path))
 
-    def states(model_name: str = "flights") -> dict[str, str]:
-        run = run_dag("monitoring", {"model_name": model_name})
-        return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+    def monitor(model_name: str = "flights") -> tuple[str, str]:
+        run = states(run_dag("monitoring", {"model_name": model_name}))
+        return run["skew"], run["request"]
 
-    assert states("trains") == {"skew": "skipped", "request": "skipped"}  # a DAG deploys it, and has not yet
+    assert monitor("trains") == ("skipped", "skipped")  # a DAG deploys it, and has not yet
     capfd.readouterr()
-    assert states("flihgts") == {"skew": "failed", "request": "upstream_failed"}
+    assert monitor("flihgts") == ("failed", "upstream_failed")
     assert "no DAG has a DeployModelOperator with this name; did you mean 'flights'?" in capfd.readouterr().out
-    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[:1000])
-    assert states() == {"skew": "success", "request": "success"}
-    captured.add(flights_examples.months(flights_raw, 8, 8).iloc[:1000])
-    assert states() == {"skew": "success", "request": "skipped"}  # the cooldown
+    for month, request in ((7, "success"), (8, "skipped")):  # the cooldown
+        captured.add(flights_examples.months(flights_raw, month, month).iloc[:1000])
+        assert monitor() == ("success", request)
     listed = listed_reports(shared_run_step.store, "flights", 3, "skew")
     assert [dag_id for dag_id, _ in listed] == ["monitoring"] * 2

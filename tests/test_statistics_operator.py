@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import flights_examples
 import pytest
 from airflow.sdk import DAG, task
-from test_store import s3_store  # noqa: F401
+from world import World, results, states
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.sources.sources import Source
@@ -22,15 +22,12 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(scope="module")
-def connected(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Any:
+def connected(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Iterator[ArtifactStore]:
     """A store of this module's own, behind the default connection."""
-    patch = pytest.MonkeyPatch()
-    store = ArtifactStore(str(tmp_path_factory.mktemp("statistics") / "store"))
-    extra = {"store": store.root, "runtime": str(runtime)}
-    patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    patch.setenv("AIRFLOW__HOPS__WARM_START", "True")
-    yield store
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__HOPS__WARM_START", "True")
+        store = ArtifactStore(str(tmp_path_factory.mktemp("statistics") / "store"))
+        yield World(store, patch).connect(runtime=str(runtime)).store
 
 
 @pytest.fixture(scope="module")
@@ -52,27 +49,14 @@ def conf(connected: ArtifactStore, flights_raw: Path, tmp_path_factory: pytest.T
     return {"examples": examples.to_dict(), **places, "rows": len(month)}
 
 
-class Runs:
-    """Runs DAGs; the values of their tasks."""
-
-    def __init__(self, run_dag: Callable[..., Any], conf: dict[str, Any]) -> None:
-        self.run_dag, self.conf = run_dag, conf
-
-    def __call__(self, dag_id: str) -> dict[str, Any]:
-        run = self.run_dag(dag_id, self.conf)
-        tasks = run.get_task_instances()
-        self.states = {ti.task_id: (ti.state, ti.try_number) for ti in tasks}
-        return {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in tasks}
+@pytest.fixture(scope="module")
+def run(run_dag: Callable[..., Any], conf: dict[str, Any]) -> Callable[[str], Any]:
+    return lambda dag_id: run_dag(dag_id, conf)
 
 
 @pytest.fixture(scope="module")
-def runs(run_dag: Callable[..., Any], conf: dict[str, Any]) -> Runs:
-    return Runs(run_dag, conf)
-
-
-@pytest.fixture(scope="module")
-def local(runs: Runs) -> dict[str, Any]:
-    return runs("statistics")
+def local(run: Callable[[str], Any]) -> dict[str, Any]:
+    return results(run("statistics"))
 
 
 def twin(store: ArtifactStore, value: Any, split: str) -> Any:
@@ -113,13 +97,13 @@ def test_a_function_of_the_dag_file_makes_the_options(local: Any, connected: Art
 
 
 def test_statistics_are_cached_until_a_file_changes(
-    runs: Runs, local: Any, conf: dict[str, Any], connected: ArtifactStore
+    run: Any, local: Any, conf: dict[str, Any], connected: ArtifactStore
 ) -> None:
-    again = runs("statistics")
+    again = results(run("statistics"))
     assert {name: value["cached"] for name, value in again.items()} == dict.fromkeys(local, True)
     with (Path(conf["source"]) / "a.csv").open("a") as file:
         file.write("NA,99,,1,-1\n")
-    changed = runs("statistics")
+    changed = results(run("statistics"))
     assert {name: value["cached"] for name, value in changed.items()} == {
         "sliced": True, "schema": True, "by_function": True, "files": False,
     }  # fmt: skip
@@ -129,13 +113,12 @@ def test_statistics_are_cached_until_a_file_changes(
 
 
 def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
-    runs: Runs, local: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    run: Any, local: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs("statistics_bad")
-    assert set(runs.states) == {"unknown_option", "no_file", "corrupt", "no_options"}
-    assert {state for state, _ in runs.states.values()} == {"failed"}
-    captured = capfd.readouterr()
-    output = captured.out + captured.err + caplog.text
+    assert states(run("statistics_bad")) == dict.fromkeys(
+        ("unknown_option", "no_file", "corrupt", "no_options"), "failed"
+    )
+    output = "".join(capfd.readouterr()) + caplog.text
     for words in (
         "options has 'slice', expected some of features",
         "nowhere/*.csv': no file matches",
