@@ -279,7 +279,7 @@ def check_each_argument(operator: type[HopsTask]) -> None:
 
 
 NOT_ALONE = {
-    "BatchPredictOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
+    "ScoreOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
     "PerformanceOperator.captured", "SkewOperator.reference", "SkewOperator.current", "SkewOperator.schema",
     "SelectSegmentsOperator.version", "SkewOperator.examples", "StatisticsOperator.source", "TrainFleetOperator.source",
 }  # fmt: skip

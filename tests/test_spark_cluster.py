@@ -305,7 +305,7 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     store, made = stages.runner.store, stages.made
     fs = store.files.remote().fs
     predicted = [
-        stages.run(where, "airflow_hops.extensions.batch_predict.ml.stage:run", "predictions", "examples", "model")
+        stages.run(where, "airflow_hops.extensions.scoring.ml.stage:run", "predictions", "examples", "model")
         for where in ("here", "cluster")
     ]
     assert checksums(stages.runner, predicted[0]) == checksums(stages.runner, predicted[1])

@@ -138,6 +138,8 @@ class ModelServerHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Returns whether the server answers, and the known models and versions, or the error."""
         try:
+            if not self.address.has_process:
+                return True, f"Models of the kind {self.address.kind!r} score tables; no server runs"
             with self._client() as client:
                 models = {name: client.status(name) for name in self._model_names()}
                 if not models:

@@ -43,7 +43,8 @@ class PrepareOperator(SparkOperator):
         prepare: ``module:function``, beside the DAG file. (templated)
         tables: The snapshot: the output of ``IngestOperator``. (templated)
         engine: ``duckdb`` or ``spark``, or an engine that a distribution adds.
-        label: Column of the label: a string, an integer, a float or a boolean.
+        label: Column of the label: a string, an integer, a float or a boolean. None for rows that are only scored: they
+            are in one split, ``rows``.
         key: Column that identifies an example. Its hash assigns the row to the split ``train`` or ``eval``, so a row
             never changes splits. If None, the hash of the features is used, and rows may be equal.
         time: Column of the time of the prediction: a timestamp, a date, or seconds since the epoch. None if the data
@@ -83,7 +84,7 @@ class PrepareOperator(SparkOperator):
         prepare: FunctionName,
         tables: Any,
         engine: str = "duckdb",
-        label: str,
+        label: str | None,
         key: str | None = None,
         time: str | None = None,
         eval_percent: int = 20,
@@ -113,6 +114,8 @@ class PrepareOperator(SparkOperator):
         self.weight = weight
         self.more_labels = more_labels
         self.check_arguments(PrepareOperator, label=label)
+        if label == "":
+            raise BadInput("label is empty; expected the name of its column, or None for rows that are only scored")
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
         self._options()
@@ -132,7 +135,7 @@ class PrepareOperator(SparkOperator):
         newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
         return PrepareOptions.of(
             self,
-            label=self.label_column,
+            label=self.label_column or "",
             newest_s=newest.total_seconds() if newest else None,
             reject=self.reject or {},
             more_labels=self.more_labels or {},

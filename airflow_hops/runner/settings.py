@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.redaction import without_password
-from airflow_hops.core.serving_api.server_kinds import BUNDLED
+from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
 from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.connections import (
@@ -125,7 +125,7 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         runtime=folder,
         tracking_uri=tracking_uri,
         storage_options=opened.storage_options,
-        services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
+        services={"tracking_uri": tracking_uri, **with_default_places(services, home, opened.root)},
         extra=extra,
         source=source,
         launcher=str(extra.get("launcher") or ""),
@@ -152,13 +152,20 @@ def _bad_field(hops_conn_id: str, name: str, value: Any, expected: str) -> BadIn
     )
 
 
-def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:
+def with_default_places(services: Mapping[str, str], home: Path, store: str = "") -> dict[str, str]:
     """Default paths of a local bundled server, all below one folder, for a connection without paths.
+
+    Those of a kind without a process are in the artifact store.
 
     Args:
         services: The connection's ``serving_*`` entries.
         home: ``AIRFLOW_HOME``.
+        store: Address of the artifact store.
     """
+    kind = model_server_kinds().get(services.get("serving_kind", BUNDLED))
+    if kind is not None and not kind.has_process:
+        folder = f"{store}/_serving"
+        return {"serving_base_path": f"{folder}/models", "serving_capture_path": f"{folder}/captured", **services}
     is_other = services.get("serving_kind", BUNDLED) != BUNDLED or services["serving_host"] not in _LOCAL
     if is_other or any(services.get(name) for name in _PLACES):
         return dict(services)

@@ -70,10 +70,15 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
     """Returns the available version with the requested number and label; None if there is none yet.
 
     Raises:
-        BadInput: a field of the connection is invalid, or the server refuses to answer.
+        BadInput: a field of the connection is invalid, no server runs for its kind, or the server refuses to answer.
         HopsError: the server does not answer.
     """
     address = ServerAddress.of(services)
+    if not address.has_process:
+        raise BadInput(
+            f"the connection's kind is {address.kind}, whose models score tables: no server runs, and a version serves "
+            "once its deployment has ended; schedule the DAG by the model's asset"
+        )
     with address.client() as client:
         try:
             states = client.status(model_name, version)

@@ -9,13 +9,13 @@ from airflow_hops.core.artifacts.target import BINARY, MAX_CLASSES, MULTICLASS, 
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
 
-TRAIN, EVAL, NEWEST = "train", "eval", "newest"
+TRAIN, EVAL, NEWEST, ROWS = "train", "eval", "newest", "rows"
 """Names of the splits of examples that this package makes; users' examples may have others."""
 
 
 @dataclass(frozen=True)
 class PrepareOptions(StepOptions):
-    """Options of the prepare stage, as the arguments of ``PrepareOperator``; durations in seconds.
+    """Options of the prepare stage, as the arguments of ``PrepareOperator``; durations in seconds, no label as "".
 
     Raises:
         BadInput: an option is not allowed.
@@ -39,8 +39,10 @@ class PrepareOptions(StepOptions):
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
             raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
-        if not self.label:
-            raise BadInput("label is empty; expected the name of its column")
+        of_label = ("newest_s", "problem", "classes", "weight", "more_labels")
+        if not self.label and (useless := next((name for name in of_label if getattr(self, name)), None)):
+            name = useless.removesuffix("_s")
+            raise BadInput(f"label is None, but {name} is {getattr(self, useless)!r}; rows to be scored have no {name}")
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
         if self.newest_s is not None and self.newest_s <= 0:
@@ -74,7 +76,7 @@ class PrepareOptions(StepOptions):
             BadInput: an option of a further label is not allowed.
         """
         if not self.more_labels:
-            return (self,)
+            return (self,) if self.label else ()
         bare, result = replace(self, more_labels={}), []
         for name, report in self.more_labels.items():
             what = (

@@ -64,6 +64,11 @@ class ServerAddress:
         """Whether it is the server of this package, alone or as a gateway."""
         return model_server_kinds()[self.kind].is_bundled
 
+    @property
+    def has_process(self) -> bool:
+        """Whether a server runs for models of this kind."""
+        return model_server_kinds()[self.kind].has_process
+
     def client(self) -> ModelServerClient:
         """Returns a client of the gRPC port."""
         from airflow_hops.core.serving_api.client import ModelServerClient  # importing gRPC takes 0.1 s

@@ -26,12 +26,15 @@ class ModelServerKind:
         formats: Names of the model formats that it serves; None for all.
         services: ``module:function`` of Airflow's side, called with the ``serving_*`` entries of a connection; returns
             further entries for a step, such as credentials; empty for none.
+        has_process: Whether a server runs. Without one, models and captured rows are in the artifact store by default,
+            and nobody asks whether it answers.
     """
 
     control: str
     is_bundled: bool = True
     formats: tuple[str, ...] | None = None
     services: str = ""
+    has_process: bool = True
 
 
 BUNDLED_SERVER = ModelServerKind("airflow_hops.ml.model_server.server:ModelServer")

@@ -78,12 +78,16 @@ def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] 
         previous = traffic.pop(model, None)
         if percents is not None:
             traffic[model] = dict(percents)
-        models = {
-            name: {str(version): traffic[name][version] for version in sorted(traffic[name])}
-            for name in sorted(traffic)
-        }
-        write_file(traffic_file, json.dumps({"models": models}, indent=2) + "\n")
+        write_file(traffic_file, format_traffic(traffic))
     return previous
+
+
+def format_traffic(traffic: Traffic) -> str:
+    """Returns the text of a traffic file, sorted."""
+    models = {
+        name: {str(version): traffic[name][version] for version in sorted(traffic[name])} for name in sorted(traffic)
+    }
+    return json.dumps({"models": models}, indent=2) + "\n"
 
 
 def check_split(split: Mapping[int, int], where: str) -> None:

@@ -46,6 +46,7 @@ class ModelServer:
         configs: Its config, with the models and versions to serve.
         shares: Its split of the traffic.
         keeps_former: Whether it can serve former champions beside champion and canary.
+        has_stats: Whether its counts are at a URL, ``/v1/stats``.
         why_no_counts: Why it has no counts by version, and what to use instead of a rollout; empty if it has them.
     """
 
@@ -57,6 +58,7 @@ class ModelServer:
     shares: TrafficShares
 
     keeps_former: ClassVar[bool] = True
+    has_stats: ClassVar[bool] = True
     why_no_counts: ClassVar[str] = ""
 
     @staticmethod

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOptions
+from airflow_hops.core.prepare.options import EVAL, NEWEST, ROWS, TRAIN, PrepareOptions
 from airflow_hops.ml.prepare.columns import (
     CLASS_COLUMN,
     IDENTITY_COLUMN,
@@ -40,7 +40,7 @@ from airflow_hops.ml.prepare.hashes import list_offsets, xxhash64
 DUPLICATE_KEY = "duplicate key"
 REJECTED = "rejected:"
 NO_CLASS = "none of the classes"
-_SPLITS = (TRAIN, EVAL, NEWEST)
+_SPLITS = (TRAIN, EVAL, NEWEST, ROWS)
 
 Reason = tuple[np.ndarray, str]
 """A mask of rows, and the reason to reject them."""
@@ -97,6 +97,8 @@ class Classifier:
         features = [column for name, column in columns.items() if name not in leading]
         identity = xxhash64([columns[options.key]] if options.key else features)
         codes = np.where(identity % 100 < options.eval_percent, names.index(EVAL), names.index(TRAIN))
+        if not options.label:
+            codes[:] = names.index(ROWS)
         if self.newest_from_s is not None and options.time:
             codes[_true(pc.greater_equal(columns[options.time], self.newest_from_s))] = names.index(NEWEST)
         for mask, reason in reversed(reasons):

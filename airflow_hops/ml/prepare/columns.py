@@ -51,7 +51,7 @@ def is_vector(type_: object) -> bool:
 def leading_names(options: PrepareOptions) -> list[str]:
     """Returns the columns that are not features, in their order in the files."""
     names = (options.key, options.time, options.label, *options.more_labels, options.weight)
-    return [name for name in names if name is not None]
+    return [name for name in names if name]
 
 
 def check_columns(schema: pa.Schema, options: PrepareOptions) -> None:
@@ -67,7 +67,7 @@ def check_columns(schema: pa.Schema, options: PrepareOptions) -> None:
         raise BadInput(f"prepare returned two columns {twice[0]!r}; rename or drop one of them after the join")
     check_names(names, "what prepare returned")
     for argument in ("label", "key", "time", "weight"):
-        if (name := getattr(options, argument)) is not None and name not in names:
+        if (name := getattr(options, argument)) and name not in names:
             raise MissingColumn(options.prepare, name).with_text(
                 f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}"
             )

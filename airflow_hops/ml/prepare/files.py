@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -134,11 +134,15 @@ def _stored(folder: OutputFolder, entry: FileEntry) -> StoreFile:
 
 
 def write_examples(
-    rows: ClassifiedRows, target: Target, folder: OutputFolder, pool: Pool, progress: Callable[[float, str], None]
+    rows: ClassifiedRows,
+    targets: Sequence[Target],
+    folder: OutputFolder,
+    pool: Pool,
+    progress: Callable[[float, str], None],
 ) -> list[FileEntry]:
     """Writes the rows of each split to ``<split>/part-*.parquet``; equal rows result in equal bytes.
 
-    Labels become numbers of the target. The files of ``rows`` are deleted, in a remote store with their folder.
+    Labels become numbers of their targets. The files of ``rows`` are deleted, in a remote store with their folder.
 
     Returns:
         The files that the pool wrote to a remote store.
@@ -150,7 +154,7 @@ def write_examples(
     ]
     as_floats = _integers_with_nulls([file for file, _ in copies])
     if folder.store is not None:
-        plan = folder, as_floats, target
+        plan = folder, as_floats, targets
         return uploaded_files(run_parts(pool, _rewrite_file, plan, copies, WorkSummary, progress))
     for split in rows.splits:
         (Path(folder.path) / split).mkdir()
@@ -159,7 +163,7 @@ def write_examples(
     if (
         copies
         and not as_floats
-        and all(each.classes is None and schema.field(each.label).type == each.dtype for each in target.all)
+        and all(each.classes is None and schema.field(each.label).type == each.dtype for each in targets)
     ):
         for file, path in copies:
             assert isinstance(file, Path)
@@ -167,18 +171,18 @@ def write_examples(
     else:
         # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
-            list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], as_floats, target), copies))
+            list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], as_floats, targets), copies))
     shutil.rmtree(Path(folder.path) / _CLASSES)
     return []
 
 
-def _rewrite_file(plan: tuple[OutputFolder, set[str], Target], copy: tuple[File, str]) -> str:
-    output, as_floats, target = plan
+def _rewrite_file(plan: tuple[OutputFolder, set[str], Sequence[Target]], copy: tuple[File, str]) -> str:
+    output, as_floats, targets = plan
     summary = WorkSummary()
     with summary.recording_errors(output.path), output.writing(summary.uploaded) as folder:
         path = folder / copy[1]
         path.parent.mkdir(parents=True)
-        _rewrite(copy[0], path, as_floats, target)
+        _rewrite(copy[0], path, as_floats, targets)
     return summary.to_json()
 
 
@@ -201,17 +205,17 @@ def _integers_with_nulls(files: Iterable[File]) -> set[str]:
     return result
 
 
-def _rewrite(source: File, copy: Path, as_floats: set[str], target: Target) -> None:
+def _rewrite(source: File, copy: Path, as_floats: set[str], targets: Sequence[Target]) -> None:
     """Copies a file of classified rows, with the labels' numbers."""
     types = dict.fromkeys(as_floats, pa.float64())
-    types |= {each.label: pa.type_for_alias(each.dtype) for each in target.all}
+    types |= {each.label: pa.type_for_alias(each.dtype) for each in targets}
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(fetched(source))
         schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in scan.schema(path)])
         writer = stack.enter_context(parquet_writer(copy, schema, **_FINAL))
         for batch in scan.batches(path, rows=_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
-            for each in target.all:
+            for each in targets:
                 label = schema.get_field_index(each.label)
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
             for name in as_floats:

@@ -16,9 +16,10 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, SnapshotProperties
+from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput, InvalidArgument, RowsNotConserved
 from airflow_hops.core.prepare.engines import prepare_engine
-from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOptions
+from airflow_hops.core.prepare.options import EVAL, NEWEST, ROWS, TRAIN, PrepareOptions
 from airflow_hops.ml.prepare.classes import NO_CLASS, Classifier, vector_names
 from airflow_hops.ml.prepare.engine import EngineRows, PreparedRows
 from airflow_hops.ml.prepare.files import ClassifiedRows, PartitionSummary, write_examples, write_part
@@ -77,36 +78,37 @@ def run(context: StepContext, **options: Any) -> Artifact:
             context.progress(0.9, "rows are counted")
             total = RowCounts(rows_in, sum(classified.rows.values()), classified.rejected)
             _check_rows(classified, values, main, total)
-            splits = (
+            splits: tuple[str, ...] = (
                 TRAIN,
                 *([EVAL] if values.eval_percent else []),
                 *([NEWEST] if values.newest_s is not None else []),
             )
+            splits = splits if values.label else (ROWS,)
             for name in splits:
                 if not classified.rows.get(name):
                     raise BadInput(
                         f"no rows are left in split {name!r}: {total.rows_in} rows in, {total.rows_rejected} rejected "
                         f"({dict(total.rejected)}), the rest by split: {classified.rows}"
                     )
-            target, *more = (find_target(classified.splits, each) for each in values.of_labels)
-            target = replace(target, more=tuple(more))
-            uploaded = write_examples(classified, target, folder, rows.pool, context.progress)
+            targets = [find_target(classified.splits, each) for each in values.of_labels]
+            target = replace(targets[0], more=tuple(targets[1:])) if targets else Target("")
+            uploaded = write_examples(classified, targets, folder, rows.pool, context.progress)
             writer.add(uploaded)
             context.progress(0.95, "examples are written")
             return writer.commit(
                 rows={main: total, **{name: RowCounts(n := classified.rows[name], n) for name in splits}},
                 metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
                 properties=ExamplesProperties(
-                    values.label,
+                    values.label or None,
                     values.key,
                     values.time,
                     snapshot.window,
                     splits,
-                    target.problem,
+                    target.problem if targets else None,
                     target.classes,
                     values.weight,
                     target.more_labels,
-                    folder.columns(TRAIN, uploaded),
+                    folder.columns(splits[0], uploaded),
                     snapshot.warnings,
                 ).to_dict(),
             )

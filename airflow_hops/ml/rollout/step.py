@@ -62,8 +62,9 @@ def poll(
     if isinstance(outcome, str):
         return {"question": outcome}
     context.progress(0.0, outcome.text)
-    url = f"{server.at.rest_client().address}/v1/stats"
-    return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
+    url = f"{server.at.rest_client().address}/v1/stats" if server.has_stats else ""
+    waiting = {**asdict(outcome), **({} if url else {"requests": None})}
+    return {"waiting": {**waiting, "url": url, "model_name": model_name, "version": version}}
 
 
 def _write(rollout: CanaryRollout, decision: RolloutDecision) -> Artifact:

@@ -75,6 +75,8 @@ def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, .
     if not any(services.get(f"serving_{field}") for field in ("host", "port", "rest_port")):
         return ()
     server = ServerAddress.of(services)
+    if not server.has_process:
+        return ()
     try:
         if server.rest_port is None:
             with server.client() as client:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,15 +81,19 @@ class LocalCaptureFiles:
             pass
         return results
 
+    def remove(self, folder: str, name: str) -> None:
+        """Removes a captured file."""
+        (self._base / folder / name).unlink(missing_ok=True)
+
 
 class StoredFiles:
-    """Files of a store that fsspec opens; the store's library reads its options from the environment.
+    """Files of a store that fsspec opens; without options, the store's library reads them from the environment.
 
     Raises ImportError if the protocol's library is not installed, and ValueError if the protocol is unknown.
     """
 
-    def __init__(self, base_path: str) -> None:
-        self._remote = RemoteFiles(base_path)
+    def __init__(self, base_path: str, options: Mapping[str, object] | None = None) -> None:
+        self._remote = RemoteFiles(base_path, options or {})
         self._last: dict[str, datetime] = {}
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
@@ -105,6 +109,10 @@ class StoredFiles:
         named = {entry["name"].rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in listed}
         return {name: size for name, size in named.items() if time_of(name) is not None}
 
+    def remove(self, folder: str, name: str) -> None:
+        """Removes a captured file."""
+        self._remote.remove(self._address(folder, name))
+
     def _address(self, *names: str) -> str:
         return "/".join([self._remote.root, *names])
 
@@ -113,9 +121,9 @@ CapturedFiles = LocalCaptureFiles | StoredFiles
 """Files below a base path; folder names are relative to it."""
 
 
-def open_files(base_path: str) -> CapturedFiles:
-    """Opens a base path, which is a folder or an fsspec URL."""
-    return StoredFiles(base_path) if "://" in base_path else LocalCaptureFiles(base_path)
+def open_files(base_path: str, options: Mapping[str, object] | None = None) -> CapturedFiles:
+    """Opens a base path, which is a folder or an fsspec URL; ``options`` are those of fsspec."""
+    return StoredFiles(base_path, options) if "://" in base_path else LocalCaptureFiles(base_path)
 
 
 def _remove_stale_temporaries(folder: Path) -> None:

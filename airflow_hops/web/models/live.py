@@ -28,17 +28,24 @@ _NO_ROUTE = ("NOT_FOUND", "INVALID_ARGUMENT")
 """Answers of servers to paths that they lack; TensorFlow Serving calls such a request malformed."""
 
 
+class NoProcess(HopsError):
+    """The models of a connection score tables, and no server runs."""
+
+
 def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
     """Returns client and address of the server of a connection of type ``hops``.
 
     Raises:
+        NoProcess: no server runs for models of this kind.
         HopsError: the connection cannot be read, or has no REST port.
     """
     try:
         address = ModelServerHook(conn_id).address
-        return _client(address), address
+        if address.has_process:
+            return _client(address), address
     except HopsError as error:
         raise HopsError(f"connection {conn_id!r}: {error}") from error
+    raise NoProcess(f"connection {conn_id!r}: its kind is {address.kind}, whose models score tables: no server runs")
 
 
 @cache  # reading certificates takes longer than a request
@@ -105,6 +112,8 @@ class LiveModel(Model):
     kind: str | None = None
     external: bool = False
     """Whether the model is an adopted one that only its endpoint serves; nothing asks that for the other fields."""
+    scores_tables: bool = False
+    """Whether no server runs: tasks score tables by the versions."""
     problem: str | None = None
     """Reason why the other fields are unknown: the server does not answer."""
     since: Time | None = None
@@ -132,6 +141,10 @@ def get_live_model(
     """Returns the model server's view of a model; if the server does not answer, ``problem`` says so."""
     try:
         client, server = server_of(served.hops_conn_id)
+    except NoProcess:
+        shares = read_model_record(served.hook.store, served.name).traffic
+        versions = [LiveVersion(version=v, state="AVAILABLE", traffic_percent=share) for v, share in shares.items()]
+        return LiveModel(scores_tables=True, versions=sorted(versions, key=lambda each: -each.version))
     except HopsError as error:
         return _without_server(served, str(error))
     try:

@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.errors import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import LiveModel, LiveVersion, server_of
+from airflow_hops.web.models.live import LiveModel, LiveVersion, NoProcess, server_of
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
 from airflow_hops.web.types import Model
 from airflow_hops.web.unusable_files import reading_threads
@@ -65,6 +65,8 @@ def _ask(conn_id: str) -> Mapping[str, Any] | str:
             return f"{client.address} is a {server.kind}, which keeps no counts per version"
         stats: Mapping[str, Any] = client.stats()
         return stats
+    except NoProcess:
+        return {}
     except HopsError as error:
         return str(error)
 

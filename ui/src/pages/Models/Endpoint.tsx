@@ -42,7 +42,7 @@ function Server({ live }: { live: LiveModel }) {
   return (
     <HStack gap={2} wrap="wrap" fontSize="sm" color="fg.muted">
       <StateBadge state={live.external ? "external" : live.problem ? "error" : "ok"} size="sm">
-        {live.external ? "external" : live.problem ? "no answer" : "answers"}
+        {live.external ? "external" : live.scores_tables ? "scores tables" : live.problem ? "no answer" : "answers"}
       </StateBadge>
       {live.address}
       {live.since && (
@@ -173,6 +173,14 @@ function Away({ problem, detail }: { problem: string; detail: ModelDetail }) {
 
 function Totals({ live }: { live: LiveModel }) {
   const requests = live.versions.reduce((sum, each) => sum + each.requests, 0);
+  if (live.scores_tables) {
+    return (
+      <Text color="fg.muted" fontSize="sm">
+        No server runs: tasks score tables by these versions. The predictions of each run tell how many rows each version
+        scored.
+      </Text>
+    );
+  }
   return (
     <Text color="fg.muted" fontSize="sm">
       {live.kind === "bundled"

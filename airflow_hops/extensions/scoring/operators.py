@@ -1,4 +1,4 @@
-"""Operator that predicts for whole examples."""
+"""Operator that scores whole examples."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 from airflow_hops.runner.arguments import Count, ModelName, Version
 
 
-class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
-    """Predicts for every row of ``examples`` with a model that takes raw features, here or on Spark.
+class ScoreOperator(TrainedOrDeployedOperator, SparkOperator):
+    """Scores every row of ``examples`` with a model that takes raw features, here or on Spark.
 
     The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns and a column for each output.
 
+    With ``model_name`` alone, the versions that serve score the rows: the champion, and a canary its share of the keys,
+    by a hash, so that a key stays with one version. A column ``version`` tells which. Their inputs and answers are
+    captured as a model server captures requests, for monitors and rollouts. A second run of a window replaces them.
+
     Example::
 
-        from airflow_hops.extensions.batch_predict import BatchPredictOperator
+        from airflow_hops.extensions.scoring import ScoreOperator
 
-        BatchPredictOperator(task_id="predict", examples=examples.output, model_name="flights")
+        ScoreOperator(task_id="score", examples=examples.output, model_name="flights")
 
     Args:
         examples: Output of ``PrepareOperator``, or other examples with a column for each input. (templated)
         model: Output of the training task. (templated)
         model_name: Instead of ``model``: name of a deployed model. (templated)
-        version: Its version: ``champion``, ``challenger``, or the number of one that serves or has served. (templated)
+        version: With ``model_name``: one version, whose answers are not captured: ``champion``, ``challenger``, or the
+            number of one that serves or has served. None for those that serve. (templated)
+        shadow: Whether a canary scores all rows beside the champion, whose scores are the result; the canary's are only
+            captured.
         signature: The signature to run; its inputs are columns, of shape ``[batch]`` or ``[batch, width]``.
         splits: Splits to predict for; None for all. (templated)
         columns: Columns of the examples to write beside the predictions; None for the key, if any. (templated)
@@ -34,9 +41,9 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.extensions.batch_predict.ml.stage:run"
+    entry = "airflow_hops.extensions.scoring.ml.stage:run"
     output_kind = "predictions"
-    param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
+    param_arguments = ("model_name", "version", "shadow", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields, *input_arguments, "model_name", "version", "splits", "columns"
@@ -49,7 +56,8 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         examples: Any,
         model: Any = None,
         model_name: ModelName | None = None,
-        version: Literal["champion", "challenger"] | Version = "champion",
+        version: Literal["champion", "challenger"] | Version | None = None,
+        shadow: bool = False,
         signature: str = "serving_default",
         splits: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
@@ -61,9 +69,10 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         self.model = model
         self.model_name = model_name
         self.version = version
+        self.shadow = shadow
         self.signature = signature
         self.splits = splits
         self.columns = columns
         self.batch_rows = batch_rows
-        self.check_arguments(BatchPredictOperator)
+        self.check_arguments(ScoreOperator)
         self._check_model()

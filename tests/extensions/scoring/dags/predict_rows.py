@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_hops.extensions.batch_predict import BatchPredictOperator
+from airflow_hops.extensions.scoring import ScoreOperator
 
 with DAG("predict_rows", schedule=None, render_template_as_native_obj=True):
-    BatchPredictOperator(
+    ScoreOperator(
         task_id="predict",
         model_name="{{ dag_run.conf['model_name'] }}",
         examples="{{ dag_run.conf['examples'] }}",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.batch_predict.operators import BatchPredictOperator
+    from airflow_hops.extensions.scoring.operators import ScoreOperator
 
-__all__ = ["BatchPredictOperator"]
+__all__ = ["ScoreOperator"]
 
-__getattr__ = lazy_names(__name__, {".operators": "BatchPredictOperator"})
+__getattr__ = lazy_names(__name__, {".operators": "ScoreOperator"})

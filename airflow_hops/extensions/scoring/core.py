@@ -1,4 +1,4 @@
-"""Properties of the artifact ``predictions``."""
+"""The kind ``batch`` of model servers, and the properties of the artifact ``predictions``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 from airflow_hops.core.artifacts.properties import Properties, Window
 from airflow_hops.core.json_fields import omit_if_none
+from airflow_hops.core.serving_api.server_kinds import ModelServerKind
+
+BATCH = ModelServerKind("airflow_hops.extensions.scoring.ml.server:BatchServer", is_bundled=False, has_process=False)
 
 
 @dataclass(frozen=True)

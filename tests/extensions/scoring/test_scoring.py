@@ -1,8 +1,9 @@
-"""Batch predictions: real SavedModels on real Spark."""
+"""Scores of tables: real SavedModels on real Spark, and a canary without a server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from served_models import Pipeline
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.extensions.batch_predict import BatchPredictOperator
+from airflow_hops.extensions.scoring import ScoreOperator
 from airflow_hops.runner.launchers.spark import SparkLauncher
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -28,7 +29,7 @@ def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
 
     def run(examples: Artifact, model: Artifact | None = None, launcher: Any = launcher, **params: Any) -> Artifact:
         artifact: Artifact = pipeline.runner(
-            "airflow_hops.extensions.batch_predict.ml.stage:run",
+            "airflow_hops.extensions.scoring.ml.stage:run",
             params=params,
             inputs={"examples": examples, **({"model": model} if model else {})},
             kind="predictions",
@@ -123,8 +124,8 @@ def test_contradictory_arguments_are_named(pipeline: Pipeline, predict: Callable
 def test_operator_takes_a_model_or_a_name() -> None:
     for values in ({}, {"model": {"uri": "file:///m"}, "model_name": "flights"}):
         with pytest.raises(BadInput, match="expected one of them"):
-            BatchPredictOperator(task_id="predict", examples=None, **values)
-    rendered = BatchPredictOperator(task_id="predict", examples=None, model_name="{{ params.name }}")
+            ScoreOperator(task_id="predict", examples=None, **values)
+    rendered = ScoreOperator(task_id="predict", examples=None, model_name="{{ params.name }}")
     rendered.model_name = ""
     with pytest.raises(BadInput, match="expected one of them"):
         rendered.step_params({})
@@ -138,7 +139,7 @@ def test_operator_predicts_with_the_champion_of_a_name(
     pipeline.decide("promote", version=2)
     pipeline.connect(monkeypatch)
     conf = {"model_name": pipeline.name, "examples": write_examples(pipeline).to_dict()}
-    run = run_dag("predict_rows", conf, "tests/extensions/batch_predict/dags")
+    run = run_dag("predict_rows", conf, "tests/extensions/scoring/dags")
     assert [ti.state for ti in run.get_task_instances()] == ["success"]
     predictions = pipeline.store.manifest(pipeline.store.uri("predict_rows", run.run_id, "predict", "predictions"))
     assert predictions.rows == {"train": RowCounts(1000, 1000)}
@@ -147,3 +148,48 @@ def test_operator_predicts_with_the_champion_of_a_name(
         "examples": ["examples"],
         "model": ["model"],
     }
+
+
+def services_in(folder: Path) -> dict[str, str]:
+    places = {"serving_base_path": str(folder / "models"), "serving_capture_path": str(folder / "captured")}
+    return {"serving_kind": "batch", "serving_port": "1", "serving_rest_port": "1", **places}
+
+
+@pytest.mark.parametrize(("canary", "decision"), [("onnx", "promoted"), ("nan", "rolled_back")])
+def test_canary_that_scores_tables_is_promoted_or_rolled_back(
+    pipeline: Pipeline, tmp_path: Path, canary: str, decision: str
+) -> None:
+    """Nothing listens on the connection's ports."""
+    services = services_in(tmp_path)
+    plan: dict[str, Any] = {"steps": [30, 60, 100], "min_requests": 100, "services": services}
+
+    def score() -> dict[int, int]:
+        scores = pipeline.runner(
+            "airflow_hops.extensions.scoring.ml.stage:run",
+            params={"model_name": pipeline.name},
+            inputs={"examples": write_examples(pipeline)},
+            kind="predictions",
+            services=services,
+            launcher=pipeline.launcher,
+        )
+        versions = read(pipeline, scores, "train")["version"].value_counts()
+        assert versions.sum() == 1000
+        return dict(versions.items())
+
+    assert pipeline.deploy(pipeline.model("first"), services=services).properties["mode"] == "champion"
+    assert score() == {1: 1000}
+    deployment = pipeline.deploy(pipeline.model(canary), canary_percent=30, services=services)
+    assert "0 requests" in pipeline.poll(deployment, **plan)["waiting"]["text"], "rows before the canary do not count"
+    assert 200 < score()[2] < 400
+    outcome = pipeline.poll(deployment, **plan)
+    if decision == "promoted":
+        assert "gets 60%" in outcome["waiting"]["text"] and outcome["waiting"]["requests"] is None
+        assert 500 < score()[2] < 700
+        outcome = pipeline.poll(deployment, **plan)
+    assert outcome.properties["decision"] == decision
+    serving = 2 if decision == "promoted" else 1
+    assert pipeline.aliases()["champion"] == serving
+    assert score() == {serving: 1000}
+    if decision == "promoted":
+        pipeline.decide("roll_back", to_version=None, services=services)
+        assert score() == {1: 1000}

@@ -12,7 +12,7 @@ import tensorflow as tf
 from echo_models import write_function
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.batch_predict.ml.batches import SignatureModel
+from airflow_hops.extensions.scoring.ml.batches import SignatureModel
 
 
 def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:

@@ -1,0 +1,126 @@
+"""Captured rows of scores, in the layout of the model server's captured requests, each window's rows once.
+
+Monitors and rollouts read them as they read requests: a row is a request whose ID is its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.capture_layout import folder_name
+from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
+from airflow_hops.core.times import now
+from airflow_hops.serving.capture.files import CapturedFiles, open_files
+
+# Order of a commit, under the window's lock: publish the files that are not there yet (their names tell window, version
+# and content), remove the window's other files, write the counts. A kill leaves files of a window in whatever state:
+# the next try publishes what is missing and removes the rest. What is there already keeps its time, so that a cleared
+# task whose rows are the same changes nothing.
+
+_LOCK_S = 300.0
+
+
+@dataclass(frozen=True)
+class ScoredWindow:
+    """The rows that one task scores in one window: a retry, a cleared task or a backfill replaces them.
+
+    Attributes:
+        id: Digest of the task and the window.
+    """
+
+    store: ArtifactStore
+    model_name: str
+    id: str
+
+    @classmethod
+    def of(
+        cls, store: ArtifactStore, model_name: str, producer: Producer, window: Sequence[str | None] | None
+    ) -> ScoredWindow:
+        """Returns the window of the scored examples; without one, the task's run takes its place."""
+        what = [producer.dag_id, producer.task, *(window or (producer.run_id,))]
+        return cls(store, model_name, hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16])
+
+    def commit(
+        self,
+        services: Mapping[str, str],
+        files: Mapping[int, Sequence[Path]],
+        counts: Mapping[int, Mapping[str, int]],
+        since: str | None,
+    ) -> None:
+        """Publishes captured rows and, while there is a canary, the counts of each version.
+
+        Args:
+            services: Services of the step, which name the place of captured rows.
+            files: Rows by version, without the time of capture.
+            counts: ``rows`` and ``failed`` by version.
+            since: Since when the canary scores, ISO 8601 UTC; None without one. Older counts are removed.
+        """
+        place = capture_path(services)
+        with exclusive(self.store, f"{self._counts}.lock", f"the scores of {self.model_name!r}", _LOCK_S):
+            if place is not None:
+                self._publish(open_files(place, storage_options_of(services, place, self.store)), files)
+            value = {"at": now(), "versions": {str(version): counts[version] for version in sorted(counts)}}
+            if since is not None:
+                self.store.write_text(f"{self._counts}/{self.id}.json", json.dumps(value))
+            for name, moment, _ in _windows(self.store, self.model_name):
+                if since is None or moment < datetime.fromisoformat(since):
+                    self.store.remove_text(f"{self._counts}/{name}")
+
+    def _publish(self, captured: CapturedFiles, files: Mapping[int, Sequence[Path]]) -> None:
+        folder = folder_name(self.model_name)
+        wanted = {
+            f"{self.id}-v{version}-{number}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.parquet": path
+            for version, paths in files.items()
+            for number, path in enumerate(paths)
+        }
+        own = {name: name.partition("-")[2] for name in captured.sizes(folder) if f"Z-{self.id}-v" in name}
+        moment = datetime.fromisoformat(now())
+        for tail, path in wanted.items():
+            if tail not in own.values():
+                table = pq.read_table(path)
+                times = pa.repeat(pa.scalar(moment, pa.timestamp("us", "UTC")), table.num_rows)
+                write_parquet(table.append_column("captured_at", times), path)
+                captured.publish(folder, tail, path.read_bytes())
+        for name, tail in own.items():
+            if tail not in wanted:
+                captured.remove(folder, name)
+
+    @property
+    def _counts(self) -> str:
+        return _counts_of(self.store, self.model_name)
+
+
+def scored_rows(store: ArtifactStore, model_name: str, since: str) -> dict[int, dict[str, int]]:
+    """Returns the rows that each version scored since a time, and those on which it failed: ``rows``, ``failed``."""
+    totals: dict[int, dict[str, int]] = {}
+    for _, moment, counts in _windows(store, model_name):
+        for version, figures in counts.items() if moment >= datetime.fromisoformat(since) else ():
+            total = totals.setdefault(int(version), {"rows": 0, "failed": 0})
+            for name in total:
+                total[name] += figures[name]
+    return totals
+
+
+def _windows(store: ArtifactStore, model_name: str) -> Iterator[tuple[str, datetime, Mapping[str, Mapping[str, int]]]]:
+    """Yields name and time of each file of counts, and the counts by version."""
+    folder = _counts_of(store, model_name)
+    for name in store.names(folder):
+        if name.endswith(".json"):
+            value = store.read_json(f"{folder}/{name}")
+            yield name, datetime.fromisoformat(value["at"]), value["versions"]
+
+
+def _counts_of(store: ArtifactStore, model_name: str) -> str:
+    return store.internal("_serving", "scored", model_name)

@@ -1,0 +1,145 @@
+"""Control of the kind ``batch``: models that score tables, and never listen on a port.
+
+Versions, labels and shares are in the artifact store. A version is available once it was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.serving_api import config, traffic_config
+from airflow_hops.core.serving_api.answers import ModelVersion
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.core.steps.shared_places import SharedPlaces
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
+from airflow_hops.extensions.scoring.ml.batches import SignatureModel
+from airflow_hops.extensions.scoring.ml.captured import scored_rows
+from airflow_hops.ml.model_server.server import ModelServer
+from airflow_hops.ml.model_server.version_folders import version_folders
+from airflow_hops.serving.models.lookups import LOOKUP_NAME
+
+_LOCK_S = 300.0
+
+
+@dataclass(frozen=True)
+class BatchServer(ModelServer):
+    """Models that score tables; ``ScoreOperator`` reads their versions and shares from the model's record."""
+
+    configs: StoredConfigs
+    shares: StoredShares
+
+    has_stats: ClassVar[bool] = False
+
+    @classmethod
+    def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
+        """Returns the models of a connection; see :meth:`ModelServer.connect`."""
+        places = SharedPlaces.of(services, store)
+        folders = version_folders(places.base_path, places.storage_options)
+        return cls(at, places, store, folders, StoredConfigs(store), StoredShares(store))
+
+    def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
+        """Returns the configured versions, which are available."""
+        versions = [each for each in self.configured(model_name) if version in (None, each)]
+        return [ModelVersion(each, "AVAILABLE") for each in versions]
+
+    def serve_again(self, model_name: str) -> None:
+        """No-op: the store keeps the versions."""
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Loads a model, and copies it to its version's folder; see :meth:`ModelServer.publish`.
+
+        Raises:
+            BadInput: the model does not load, takes no columns of examples, or needs a look-up of features.
+        """
+        if (model / LOOKUP_NAME).exists():
+            raise BadInput(
+                f"{model}: the model needs a look-up of features, which the kind 'batch' does not do; join them in "
+                "prepare, or serve the model with 'airflow hops serve' (kind 'bundled')"
+            )
+        SignatureModel(model, "serving_default")
+        return super().publish(model, model_name, version, fingerprint)
+
+    def wait_until_available(
+        self, model_name: str, version: int, timeout_s: float, *, on_state: Callable[[str], None] = lambda state: None
+    ) -> None:
+        """Returns at once: :meth:`publish` has loaded the version."""
+        on_state("AVAILABLE")
+
+    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+        """Returns the rows that each version scored since the canary is there, and those on which it failed."""
+        shares = self.shares.read(model_name)
+        challenger = read_record(self.store, model_name).challenger
+        scored = {} if challenger is None else scored_rows(self.store, model_name, challenger.since)
+        result = {}
+        for version in self.configured(model_name):
+            counts = scored.get(version, {"rows": 0, "failed": 0})
+            result[version] = {
+                "requests": counts["rows"] + counts["failed"],
+                "errors": counts["failed"],
+                "client_errors": 0,
+                "traffic_percent": float(shares.get(version, 0)),
+            }
+        return result
+
+    def flush_capture(self) -> None:
+        """No-op: a task that has ended has written its rows."""
+
+
+class StoredConfigs:
+    """The versions and labels of all models, as a ``ModelServerConfig`` in the store."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self.store, self.source = store, store.internal("_serving", "batch.config")
+
+    def read(self) -> Any:
+        """Returns the ``ModelServerConfig``; an empty one if there is none yet."""
+        try:
+            return config.parse_config(self.store.read_text(self.source), self.source)
+        except FileNotFoundError:
+            return config.parse_config("", "")
+
+    def change(self, change: Callable[[Any], Any]) -> Any:
+        """Applies ``change`` to the config, and returns its result. Raises ConfigError if it is not valid then."""
+        with exclusive(self.store, f"{self.source}.lock", self.source, _LOCK_S):
+            message = self.read()
+            result = change(message)
+            message.model_config_list.SetInParent()
+            config.check_config(message, self.source)
+            self.store.write_text(self.source, config.format_config(message))
+        return result
+
+
+class StoredShares:
+    """The shares of all models, as a traffic file in the store."""
+
+    splits: ClassVar[bool] = True
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self.store, self.source = store, store.internal("_serving", "batch_traffic.json")
+
+    def _all(self) -> traffic_config.Traffic:
+        try:
+            return traffic_config.parse_traffic(self.store.read_text(self.source), self.source)
+        except FileNotFoundError:
+            return {}
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """Returns version to percent; empty if none is set."""
+        return dict(self._all().get(model_name, {}))
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Writes the shares; None removes them."""
+        if percents is not None:
+            traffic_config.check_split(percents, f"{self.source}: models.{model_name}")
+        with exclusive(self.store, f"{self.source}.lock", self.source, _LOCK_S):
+            traffic = self._all()
+            traffic.pop(model_name, None)
+            if percents is not None:
+                traffic[model_name] = dict(percents)
+            self.store.write_text(self.source, traffic_config.format_traffic(traffic))

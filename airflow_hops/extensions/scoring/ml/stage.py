@@ -1,0 +1,241 @@
+"""Scores all rows of examples in Spark's executors, with a trained model or the versions of a deployed one."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+
+from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn, ModelNotFound
+from airflow_hops.core.models.model_records import deployed_model, read_record
+from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.scoring.core import PredictionsProperties
+from airflow_hops.extensions.scoring.ml.batches import (
+    VERSION,
+    ScoredBy,
+    ScoreSummary,
+    ScoringPlan,
+    SignatureModel,
+    empty_predictions,
+    score_part,
+)
+from airflow_hops.extensions.scoring.ml.captured import ScoredWindow
+from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder
+from airflow_hops.ml.spark.pools import (
+    Pool,
+    SplitSummary,
+    count_rows,
+    remove_leftovers,
+    run_parts,
+    step_pool,
+    uploaded_files,
+)
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.transform.batches import plan_parts
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str | None = None,
+    version: int | str | None = None,
+    shadow: bool = False,
+    signature: str = "serving_default",
+    splits: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    batch_rows: int | None = None,
+) -> Artifact:
+    """Writes the artifact ``predictions``.
+
+    Parameters are those of ``ScoreOperator``. Inputs are ``examples`` and, unless ``model_name`` is set,
+    ``model``.
+
+    Raises:
+        BadInput: a value is invalid, model and examples do not match, or the model does not exist.
+        HopsError: Spark failed.
+    """
+    _check_values(splits, columns)
+    properties = ExamplesProperties.of(context.input("examples"))
+    live: tuple[ScoredBy, ...] = ()
+    if model_name is None:
+        model, number = context.input("model"), None
+    elif version is None:
+        live = _live(context.store, model_name, shadow=shadow, key=properties.key)
+        model, number = live[0].model, live[0].version
+    else:
+        model, number = deployed_model(context.store, model_name, version)
+    folder_of_model = model_folder(context.store, model)
+    trained = ModelProperties.of(context.store.manifest(model.uri))
+    paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
+    there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
+    result = list(splits) if splits is not None else list(properties.splits or there)
+    with step_pool(context, "local[*]") as pool, context.output(model=model) as writer:
+        files = pool.splits(context, "examples", result)
+        loaded = SignatureModel(folder_of_model, signature)
+        retained = tuple(columns) if columns is not None else tuple(filter(None, [properties.key]))
+        _check(loaded, files, retained, (VERSION,) if live else ())
+        for other in live[1:]:
+            _check_canary(loaded, SignatureModel(model_folder(context.store, other.model), signature), other, files)
+        context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
+        schema = scan.schema(next(those[0] for those in files.values()))
+        has_bytes = any(pa.types.is_binary(field.type) for field in schema)
+        rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
+        folder = pool.folder(context, writer)
+        captures = _capture_folder(context, pool) if live else None
+        key = properties.key if live else None
+        plan = ScoringPlan(
+            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captures
+        )
+        parts = plan_parts([(split, file) for split, those in files.items() for file in those])
+        summaries = run_parts(pool, score_part, plan, parts, ScoreSummary, context.progress)
+        writer.add(uploaded_files(summaries))
+        for split, those in files.items():
+            if not any(summary.rows for summary in summaries if summary.split == split):
+                (writer.path / split).mkdir(parents=True, exist_ok=True)
+                write_parquet(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
+            remove_leftovers(writer.path / split)
+        counts = count_rows(files, summaries)
+        not_finite = _warn_of_not_finite(summaries)
+        scored = _by_version(live, summaries)
+        artifact = writer.commit(
+            rows=counts,
+            metrics={
+                "rows": sum(count.rows_out for count in counts.values()),
+                **{f"rows_version_{version}": float(each["rows"]) for version, each in scored.items()},
+                **{f"not_finite_rows_{name}": float(rows) for name, rows in not_finite.items()},
+            },
+            properties=PredictionsProperties(
+                model=model.uri,
+                model_fingerprint=model.fingerprint,
+                model_name=model_name,
+                version=number,
+                signature=signature,
+                splits=tuple(result),
+                columns=retained,
+                outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
+                key=properties.key,
+                window=properties.window,
+                problem=trained.problem,
+                classes=trained.classes,
+                more_labels=trained.more_labels,
+            ).to_dict(),
+        )
+    if captures is not None and model_name is not None:
+        window = ScoredWindow.of(context.store, model_name, context.spec.producer, properties.window)
+        since = live[1].since if len(live) > 1 else None
+        window.commit(context.spec.services, _fetched(context, captures, summaries, live), scored, since)
+    return artifact
+
+
+def _live(store: ArtifactStore, model_name: str, *, shadow: bool, key: str | None) -> tuple[ScoredBy, ...]:
+    """Returns the champion, and the canary if it scores rows.
+
+    Raises:
+        BadInput: no version serves, or the examples have no key by which a canary gets its share.
+    """
+    record = read_record(store, model_name)
+    champion, challenger = record.champion, record.challenger
+    if champion is None:
+        raise ModelNotFound(model_name, "champion")
+    if challenger is None or not (shadow or challenger.traffic_percent):
+        return (ScoredBy(champion.model, champion.version),)
+    if key is None and not shadow:
+        raise BadInput(
+            f"model {model_name!r}: version {challenger.version} is a canary, which scores "
+            f"{challenger.traffic_percent}% of the keys, and the examples have no key; give PrepareOperator a key, or "
+            "score with shadow=True"
+        )
+    canary = ScoredBy(challenger.model, challenger.version, challenger.traffic_percent, challenger.since)
+    return (ScoredBy(champion.model, champion.version), canary)
+
+
+def _check_canary(
+    champion: SignatureModel, canary: SignatureModel, by: ScoredBy, files: Mapping[str, Sequence[File]]
+) -> None:
+    """Raises BadInput if the canary's outputs are not the champion's, or the examples lack its inputs."""
+    if canary.outputs != champion.outputs:
+        raise BadInput(
+            f"version {by.version}, the canary, has the outputs {canary.outputs}, and the champion {champion.outputs}; "
+            "expected the same names, types and shapes, as both write the same columns"
+        )
+    for file in (file for those in files.values() for file in those):
+        canary.check(file)
+
+
+def _capture_folder(context: StepContext, pool: Pool) -> OutputFolder:
+    """Returns the folder for captured rows until they are published: here, or in the store that the pool writes to."""
+    if not pool.reads_store:
+        return OutputFolder(str(context.scratch / "captured"))
+    return OutputFolder(context.store.internal("_serving", "scoring", uuid.uuid4().hex), context.store)
+
+
+def _fetched(
+    context: StepContext, folder: OutputFolder, summaries: Sequence[ScoreSummary], live: Sequence[ScoredBy]
+) -> dict[int, list[Path]]:
+    """Returns the files of captured rows of each version on this machine, in the order of the parts."""
+    local = context.scratch / "captured"
+    for entry in (entry for summary in summaries for entry in summary.captured):
+        (local / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
+        assert folder.store is not None
+        folder.store.fetch(folder.path, FileEntry(**entry), local / entry["path"])
+    if folder.store is not None:
+        folder.store.remove_folder(folder.path)
+    return {each.version: sorted((local / f"v{each.version}").glob("part-*.parquet")) for each in live}
+
+
+def _by_version(live: Sequence[ScoredBy], summaries: Sequence[ScoreSummary]) -> dict[int, dict[str, int]]:
+    """Returns the rows that each version scored, and those on which it failed."""
+    counts = {
+        each.version: {"rows": sum(part.by_version.get(str(each.version), 0) for part in summaries), "failed": 0}
+        for each in live
+    }
+    if failed := sum(part.failed for part in summaries):
+        counts[live[1].version]["failed"] = failed
+        why = next(part.failure for part in summaries if part.failure)
+        log.warning(
+            "version %d, the canary, failed on %d rows, which the champion scored: %s", live[1].version, failed, why
+        )
+    return counts
+
+
+def _check_values(splits: Sequence[str] | None, columns: Sequence[str] | None) -> None:
+    if splits is not None and not splits:
+        raise BadInput("splits is []; expected at least one, or None for all")
+    for name, values in (("splits", splits or ()), ("columns", columns or ())):
+        if isinstance(values, str) or len(set(values)) != len(values):
+            raise InvalidArgument(name, values, "; expected a list of names, each once")
+
+
+def _check(
+    model: SignatureModel, files: Mapping[str, Sequence[File]], columns: Sequence[str], added: Sequence[str]
+) -> None:
+    both = [name for name in (*columns, *added) if name in model.outputs or (name in columns and name in added)]
+    if both:
+        raise BadInput(f"columns name {both[0]!r}, which is an output of the scoring too; leave it out")
+    for file in (file for those in files.values() for file in those):
+        model.check(file)
+        names = scan.schema(file).names
+        for name in columns:
+            if name not in names:
+                raise MissingColumn(file, name, f", which columns name; there are {', '.join(names)}")
+
+
+def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for summary in summaries:
+        for name, rows in summary.not_finite.items():
+            totals[name] = totals.get(name, 0) + rows
+    for name, rows in totals.items():
+        log.warning("output %r is NaN or infinite in %d rows", name, rows)
+    return totals

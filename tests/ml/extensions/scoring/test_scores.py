@@ -1,0 +1,344 @@
+"""Scores of tables by the versions of a deployed model, without a server: versions by key, captured rows, windows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from echo_models import write_function
+from server_process import Start
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.scoring.ml import stage
+from airflow_hops.extensions.scoring.ml.batches import canary_side
+from airflow_hops.extensions.scoring.ml.captured import ScoredWindow, scored_rows
+from airflow_hops.ml.model_server.server import ModelServer
+from airflow_hops.ml.prepare import stage as prepare
+from airflow_hops.ml.skew import stage as skew
+from airflow_hops.serving.capture.files import LocalCaptureFiles
+from airflow_hops.testing.model_servers import ModelServerContract
+from tests.ml.world import World
+
+ROWS = 600
+SINCE = "2020-01-01T00:00:00+00:00"
+
+
+class TestContract(ModelServerContract):
+    kind = "batch"
+
+    def write(self, folder: Path) -> None:
+        write_function(folder, lambda x: {"probability": x}, x=tf.float32)
+
+    @pytest.fixture
+    def services(self, tmp_path: Path) -> Mapping[str, str]:
+        return {"serving_base_path": str(tmp_path / "models")}
+
+
+class Scoring:
+    """A deployed model whose versions answer with their input, plus a number of each, and the tables that it scores."""
+
+    def __init__(self, world: World, own_process: Callable[..., Any]) -> None:
+        self.world, self.folder, self.own_process = world, world.folder / "captured", own_process
+        self.services = {
+            "serving_kind": "batch",
+            "serving_base_path": str(world.folder / "models"),
+            "serving_capture_path": str(self.folder),
+        }
+
+    def model(self, plus: float, limit: float = np.inf, output: str = "probability", **properties: Any) -> Artifact:
+        """Writes a model; it fails on inputs above the limit."""
+
+        def serve(x: Any, carrier: Any) -> Any:
+            assertion = tf.debugging.assert_less_equal(x, tf.constant(limit, tf.float32), "too far")
+            with tf.control_dependencies([assertion]):
+                return {output: x + plus + 0 * tf.cast(tf.strings.length(carrier), tf.float32)}
+
+        return self.world.served_function(serve, {"x": tf.float32, "carrier": tf.string}, **properties)
+
+    def serve(self, champion: Artifact, canary: Artifact | None = None, percent: int = 20) -> None:
+        """Records version 1 as the champion, and version 2 as the canary."""
+        first = ServedVersion.of(champion, 1, "/models/1", 100 - percent if canary else 100)
+        second = canary and ServedVersion.of(canary, 2, "/models/2", percent)
+        write_record(self.world.store, "m", ModelRecord(champion=first, challenger=second))
+
+    def examples(self, day: int = 1, rows: int = ROWS, **columns: Any) -> Artifact:
+        """Writes the rows of a day's window, in two files."""
+        table = pd.DataFrame(
+            {
+                "id": [f"k{row}" for row in range(rows)],
+                "x": np.arange(rows, dtype=np.float32) / rows + day,
+                "carrier": ["UA", "AA", "ü"] * (rows // 3),
+                **columns,
+            }
+        )
+        window = [f"2026-11-{day:02}T00:00:00+00:00", f"2026-11-{day + 1:02}T00:00:00+00:00"]
+        parts = [table[: rows // 3], table[rows // 3 :]]
+        return self.world.examples({"day": parts}, **{"key": "id", "window": window})
+
+    def score(self, examples: Artifact, **params: Any) -> Any:
+        """Runs the step in a process of its own, as it forks before it uses TensorFlow."""
+        place = (self.world.folder, self.world.store.root, self.services)
+        return self.own_process(run_step, *place, examples, params)
+
+    def scores(self, artifact: Artifact) -> pd.DataFrame:
+        return self.world.rows(artifact, "day").to_pandas().set_index("id")
+
+    def captured(self) -> pd.DataFrame:
+        files = sorted(self.folder.glob("m/*.parquet"))
+        return pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
+
+
+def run_step(
+    folder: Path, root: str, services: Mapping[str, str], examples: Artifact, params: Mapping[str, Any]
+) -> Artifact:
+    """Scores examples."""
+    values = {"model_name": "m", **params}
+    ids = {"kind": "predictions", "task_id": "score", "services": services}
+    artifact: Artifact = World(folder, ArtifactStore(root)).run(stage.run, examples=examples, **ids, **values)
+    return artifact
+
+
+@pytest.fixture
+def scoring(world: World, own_process: Callable[..., Any]) -> Scoring:
+    return Scoring(world, own_process)
+
+
+def test_champion_scores_every_row_and_is_captured(scoring: Scoring) -> None:
+    scoring.serve(scoring.model(0))
+    artifact = scoring.score(scoring.examples())
+    scores = scoring.scores(artifact)
+    assert list(scores.columns) == ["probability", "version"] and len(scores) == ROWS
+    assert set(scores["version"]) == {1} and artifact.properties["version"] == 1
+    captured = scoring.captured()
+    assert captured["request_id"].tolist() == scores.index.tolist()
+    assert captured["output.probability"].tolist() == captured["input.x"].tolist() == scores["probability"].tolist()
+    assert captured["input.carrier"].tolist() == ["UA", "AA", "ü"] * (ROWS // 3)
+
+
+def test_canary_gets_its_share_of_the_keys_and_keeps_them(scoring: Scoring) -> None:
+    champion, canary = scoring.model(0), scoring.model(100)
+    sides: dict[int, set[str]] = {}
+    for day, percent in ((1, 20), (2, 20), (3, 50)):
+        scoring.serve(champion, canary, percent)
+        scores = scoring.scores(scoring.score(scoring.examples(day)))
+        assert scores.index.tolist() == [f"k{row}" for row in range(ROWS)], "rows in their order"
+        assert ((scores["probability"] > 100) == (scores["version"] == 2)).all()
+        sides[day] = set(scores.index[scores["version"] == 2])
+    assert sides[1] == sides[2] < sides[3]
+    spread = 4 * np.sqrt(ROWS * 0.2 * 0.8)
+    assert abs(len(sides[1]) - 0.2 * ROWS) < spread
+    captured = scoring.captured()
+    assert len(captured) == 3 * ROWS
+    assert ((captured["output.probability"] > 100) == (captured["version"] == 2)).all()
+
+
+def test_sides_are_random_and_differ_by_canary() -> None:
+    keys = pa.array([f"customer {number}" for number in range(20_000)])
+    one, other = canary_side(keys, "a" * 64, 30), canary_side(keys, "b" * 64, 30)
+    for side in (one, other):
+        assert abs(side.mean() - 0.3) < 4 * np.sqrt(0.21 / 20_000)
+    assert abs((one & other).mean() - 0.09) < 4 * np.sqrt(0.09 * 0.91 / 20_000)
+    assert (canary_side(keys, "a" * 64, 100).all(), canary_side(keys, "a" * 64, 0).any()) == (True, False)
+    assert one.tolist() == canary_side(keys, "a" * 64, 30).tolist()
+
+
+def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
+    scoring.serve(scoring.model(0), scoring.model(100), 10)
+    scores = scoring.scores(scoring.score(scoring.examples(), shadow=True))
+    assert set(scores["version"]) == {1} and scores["probability"].max() < 100
+    captured = scoring.captured()
+    assert captured.groupby("version")["request_id"].apply(set).tolist() == [set(scores.index)] * 2
+    assert captured.loc[captured["version"] == 2, "output.probability"].min() > 100
+
+
+def test_champion_answers_where_the_canary_fails(scoring: Scoring) -> None:
+    scoring.serve(scoring.model(0), scoring.model(100, limit=-1.0), 30)
+    scores = scoring.scores(scoring.score(scoring.examples()))
+    assert set(scores["version"]) == {1} and len(scores) == ROWS
+    counts = scored_rows(scoring.world.store, "m", SINCE)
+    assert counts[1] == {"rows": ROWS, "failed": 0}
+    assert counts[2]["rows"] == 0 and abs(counts[2]["failed"] - 0.3 * ROWS) < 50
+    server = ModelServer.of(scoring.services, scoring.world.store)
+    server.serve("m", [1, 2])
+    assert server.counts("m")[2]["errors"] == counts[2]["failed"]
+
+
+def test_rerun_of_a_window_replaces_its_rows_alone(scoring: Scoring) -> None:
+    scoring.serve(scoring.model(0))
+    days = {day: scoring.examples(day) for day in (1, 2)}
+    for examples in days.values():
+        scoring.score(examples)
+    earlier = {path.name: path.read_bytes() for path in scoring.folder.glob("m/*.parquet")}
+    scoring.score(days[1])
+    assert {path.name: path.read_bytes() for path in scoring.folder.glob("m/*.parquet")} == earlier, "nothing changed"
+    corrected = scoring.examples(1, x=np.full(ROWS, 0.5, np.float32))
+    scoring.score(corrected)
+    captured = scoring.captured()
+    assert len(captured) == 2 * ROWS and (captured["input.x"] == 0.5).sum() == ROWS
+    scoring.serve(scoring.model(0), scoring.model(100), 50)
+    scoring.score(corrected)
+    assert len(scoring.captured()) == 2 * ROWS, "rows of another version replace them, too"
+    counts = scored_rows(scoring.world.store, "m", SINCE)
+    assert counts[1]["rows"] + counts[2]["rows"] == ROWS, "only while there is a canary"
+    scoring.serve(scoring.model(0))
+    scoring.score(days[2])
+    assert scored_rows(scoring.world.store, "m", SINCE) == {}
+
+
+def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends after each of the calls that change files, in every state that an earlier kill has left."""
+    folder, calls = tmp_path / "captured", 0
+    window = ScoredWindow.of(store, "m", Producer("d", "run", "score"), ("2026-11-01", "2026-11-02"))
+
+    def commit(kill: int, values: Mapping[int, Sequence[float]]) -> bool:
+        """Commits a file for each value of each version; returns whether it ended before the ``kill``-th change."""
+        nonlocal calls
+        calls, files = 0, dict[int, list[Path]]()
+        for version, rows in values.items():
+            for number, value in enumerate(rows):
+                path = tmp_path / f"v{version}-{number}.parquet"
+                pq.write_table(pa.table({"input.x": [value], "version": [version]}), path)
+                files.setdefault(version, []).append(path)
+        counts = {version: {"rows": len(rows), "failed": 0} for version, rows in values.items()}
+
+        def ending(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal calls
+                result = function(*arguments, **named)
+                calls += 1
+                if calls == kill:
+                    raise KeyboardInterrupt
+                return result
+
+            return call
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            for owner, name in (
+                (LocalCaptureFiles, "publish"),
+                (LocalCaptureFiles, "remove"),
+                (ArtifactStore, "write_text"),
+            ):
+                patch.setattr(owner, name, ending(getattr(owner, name)))
+            window.commit({"serving_capture_path": str(folder)}, files, counts, SINCE)
+            return True
+        return False
+
+    other = ScoredWindow.of(store, "m", Producer("d", "run", "score"), ("2026-11-02", "2026-11-03"))
+    other_file = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"input.x": [-1.0], "version": [1]}), other_file)
+    other.commit({"serving_capture_path": str(folder)}, {1: [other_file]}, {1: {"rows": 1, "failed": 0}}, SINCE)
+    states: list[dict[int, list[float]]] = [{1: [0.0, 0.0, 1.0]}, {1: [0.0, 2.0], 2: [3.0]}, {2: [0.0]}, {1: [4.0]}]
+    for kill in range(1, 12):
+        for values in states:
+            ended = commit(kill, values) or commit(kill // 2, values)
+            assert ended or commit(0, values)
+            tables = [
+                pq.read_table(path, columns=["version", "input.x"]) for path in sorted(folder.glob("m/*.parquet"))
+            ]
+            rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
+            wanted = [(version, value) for version, each in values.items() for value in each]
+            assert sorted(rows) == sorted([*wanted, (1, -1.0)])
+            counts = {version: each["rows"] for version, each in scored_rows(store, "m", SINCE).items()}
+            assert counts == Counter(version for version, _ in [*wanted, (1, -1.0)])
+
+
+@pytest.mark.parametrize(
+    ("canary", "examples", "params", "message"),
+    [
+        (None, {"id": None}, {"columns": ["version"]}, "columns name 'version', which is an output of the scoring"),
+        ({}, {"key": None}, {}, "version 2 is a canary, which scores 20% of the keys, and the examples have no key"),
+        ({}, {"id": [None, *range(1, ROWS)]}, {}, "column 'id', the key, is null in 1 of"),
+        ({"output": "other"}, {}, {}, "version 2, the canary, has the outputs .*other"),
+    ],
+)
+def test_tables_that_cannot_be_scored_are_refused(
+    scoring: Scoring, canary: Any, examples: dict[str, Any], params: dict[str, Any], message: str
+) -> None:
+    scoring.serve(scoring.model(0), None if canary is None else scoring.model(1, **canary))
+    columns = {"id": pd.array(examples["id"], "string")} if examples.get("id") else {}
+    properties = {"key": None} if "key" in examples else {}
+    artifact = scoring.examples(**columns)
+    if properties:
+        artifact = scoring.world.examples({"day": scoring.world.rows(artifact, "day")}, key=None)
+    with pytest.raises(BadInput, match=message):
+        scoring.score(artifact, **params)
+    assert not scoring.folder.exists()
+
+
+def test_model_that_does_not_serve_is_named(scoring: Scoring) -> None:
+    with pytest.raises(BadInput, match="'m'"):
+        scoring.score(scoring.examples())
+
+
+@pytest.mark.server
+def test_rows_are_captured_as_by_the_server(scoring: Scoring, start_server: Start, tmp_path: Path) -> None:
+    """The model server is asked the same rows, and its files have the same columns, types and values."""
+    model = scoring.model(0.25)
+    scoring.serve(model)
+    scoring.score(scoring.examples())
+    saved = scoring.world.store.local(model) / "saved_model"
+    config = tmp_path / "models.config"
+    (tmp_path / "served" / "m").mkdir(parents=True)
+    (tmp_path / "served" / "m" / "1").symlink_to(saved)
+    config.write_text(f'model_config_list {{ config {{ name: "m" base_path: "{tmp_path}/served/m" }} }}\n')
+    server = start_server(model_config_file=config, capture_base_path=tmp_path / "asked", capture_roll_seconds=0.2)
+    own = scoring.captured()
+    rows = [
+        {"x": float(x), "carrier": carrier} for x, carrier in zip(own["input.x"], own["input.carrier"], strict=True)
+    ]
+    status, answer = server.call("/v1/models/m:predict", {"instances": rows})
+    assert status == 200, json.dumps(answer)[:300]
+    server.call("/v1/capture:flush", {})
+    (asked,) = (tmp_path / "asked" / "m").glob("*.parquet")
+    expected, ours = (
+        pq.read_table(asked),
+        pa.concat_tables([pq.read_table(file) for file in sorted(scoring.folder.glob("m/*.parquet"))]),
+    )
+    assert {field.name: field.type for field in ours.schema} == {field.name: field.type for field in expected.schema}
+    for name in expected.column_names:
+        if name.startswith(("input.", "output.")) or name in ("model", "version", "signature"):
+            assert ours[name].to_pylist() == expected[name].to_pylist(), name
+
+
+def test_loop_without_a_server_finds_the_drift_of_rows_without_labels(scoring: Scoring) -> None:
+    """Rows are ingested, prepared without a label and scored; the monitor compares what was scored."""
+    world, random = scoring.world, np.random.default_rng(5)
+
+    def rows(mean: float, count: int) -> dict[str, Any]:
+        names = [f"c{number}" for number in range(count)]
+        return {"id": names, "x": random.normal(mean, 1, count), "carrier": random.choice(["AA", "UA"], count)}
+
+    known = {**rows(0, 4000), "label": random.integers(0, 2, 4000)}
+    described = world.described(world.examples({"train": known}, key="id"))
+    uris = {role: described[role].uri for role in ("statistics", "schema")}
+    scoring.serve(scoring.model(0, features=["x", "carrier"], inputs=["x", "carrier"], **uris))
+
+    def watch(mean: float, day: int) -> str:
+        snapshot = world.snapshot(
+            {"day": pa.table(rows(mean, 3000))}, window=[f"2026-11-0{day}", f"2026-11-0{day + 1}"]
+        )
+        examples = world.run(
+            prepare, prepare="unlabelled_rows:prepare", label="", key="id", engine="duckdb", tables=snapshot
+        )
+        assert examples.properties["splits"] == ["rows"]
+        scoring.score(examples)
+        report = world.run(skew, services=scoring.services, model_name="m")
+        return str(report.properties["verdict"])
+
+    assert [watch(0, 1), watch(1.0, 2)] == ["stable", "drift"]
