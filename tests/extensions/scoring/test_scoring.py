@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,13 +132,17 @@ def test_operator_takes_a_model_or_a_name() -> None:
         rendered.step_params({})
 
 
-def test_operator_predicts_with_the_champion_of_a_name(
+def test_dag_scores_by_a_connection_without_a_server(
     pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The connection has a kind and a store; what it does not say lies in the store."""
+    folder = f"{pipeline.store.root}/_serving"
+    services = {"serving_kind": "batch", "serving_base_path": f"{folder}/models"}
     for kind in ("first", "second"):
-        pipeline.deploy(pipeline.model(kind))
-    pipeline.decide("promote", version=2)
-    pipeline.connect(monkeypatch)
+        pipeline.deploy(pipeline.model(kind), services=services)
+    pipeline.decide("promote", version=2, services=services)
+    extra = {"serving_kind": "batch", "store": pipeline.store.root, "tracking_uri": pipeline.tracking_uri}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     conf = {"model_name": pipeline.name, "examples": write_examples(pipeline).to_dict()}
     run = run_dag("predict_rows", conf, "tests/extensions/scoring/dags")
     assert [ti.state for ti in run.get_task_instances()] == ["success"]
@@ -148,6 +153,8 @@ def test_operator_predicts_with_the_champion_of_a_name(
         "examples": ["examples"],
         "model": ["model"],
     }
+    captured = pq.read_table(f"{folder}/captured/{pipeline.name}").to_pandas()
+    assert (len(captured), set(captured["version"])) == (1000, {2})
 
 
 def services_in(folder: Path) -> dict[str, str]:
