@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import io
 import json
 import os
@@ -678,11 +680,20 @@ def test_environment_of_the_demo_becomes_that_of_the_tests_and_stays_it(
         assert (installed(environment), installed(environment, "extra")) == (pin, "1.0")
 
 
-def test_demo_pins_are_among_all_pins() -> None:
+def test_demo_pins_are_among_all_pins_and_hold_what_the_demo_imports() -> None:
     demo, everything = (
         {line for line in path.read_text().splitlines() if "==" in line} for path in (set_up.DEMO_PINS, set_up.ALL_PINS)
     )
     assert demo < everything
+    modules = [path for path in (REPOSITORY / "demo").glob("*.py") if path.stem not in ("client", "compare")]
+    statements = [each for path in modules for each in ast.walk(ast.parse(path.read_text()))]
+    names = {each.module for each in statements if isinstance(each, ast.ImportFrom) and each.module}
+    names |= {alias.name for each in statements if isinstance(each, ast.Import) for alias in each.names}
+    pinned = {pin.partition("==")[0] for pin in demo}
+    owners = importlib.metadata.packages_distributions()
+    foreign = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+    foreign -= {"airflow_hops", "demo", "flights", "fashion", "fashion_images"}
+    assert "httpx" in foreign and [name for name in foreign if pinned.isdisjoint(owners[name])] == []
 
 
 def test_bar_of_the_set_up_counts_what_has_ended_and_never_ends_early() -> None:
