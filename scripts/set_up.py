@@ -120,6 +120,8 @@ class Progress:
                 print(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K", end="", flush=True)
             else:
                 say(line, indent=0)
+        if terminal:
+            print("\r\033[K", end="", flush=True)
 
 
 def main() -> int:
@@ -322,8 +324,8 @@ def say(text: str, *, indent: int = 2) -> None:
 
 
 def say_of_uv(line: str) -> None:
-    """Prints what uv says, without each package that it downloads."""
-    if not line.lstrip().startswith("Download"):
+    """Prints what uv says; of the packages that it downloads, only those of 100 MiB and more."""
+    if not re.match(r"\s*Download(ed |ing .*\(\d{1,2}\.\dMiB\))", line):
         say(line)
 
 
