@@ -63,18 +63,12 @@ def old_record() -> dict[str, Any]:
 
 def test_old_record_round_trips(old_record: dict[str, Any]) -> None:
     record = ModelRecord.from_dict(old_record)
-    assert (record.traffic, record.champions(), list(record.serving)) == (
-        {1: 50, 2: 50},
-        [],
-        ["champion", "challenger"],
-    )
+    assert (record.traffic, record.champions()) == ({1: 50, 2: 50}, [])
+    assert list(record.serving) == ["champion", "challenger"]
     canary, step = record.challenger, record.history[2]
     assert canary is not None and canary.rollout is not None and step.decision is not None
-    assert (canary.rollout.number, canary.rollout.passed, canary.rollout.counts(2).requests) == (
-        2,
-        ("errors: none",),
-        50,
-    )
+    assert (canary.rollout.number, canary.rollout.passed) == (2, ("errors: none",))
+    assert canary.rollout.counts(2).requests == 50
     assert (step.traffic, step.decision.percent, step.decision.canary.requests) == ({1: 50, 2: 50}, 20, 112)
     assert [finding.verdict for finding in step.decision.findings] == ["ok", "ok", "not_judged", "ok"]
     began, approved = record.began(2), record.history[3]
@@ -157,11 +151,9 @@ def test_old_evaluation_report_round_trips() -> None:
     }
 
 
-def test_records_are_found_by_the_models_name(tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path))
-    assert (find_record(store, "flights"), read_record(store, "flights"), dict(read_records(store))) == (
-        None, ModelRecord(), {},
-    )  # fmt: skip
+def test_records_are_found_by_the_models_name(store: ArtifactStore) -> None:
+    nothing = (find_record(store, "flights"), read_record(store, "flights"), dict(read_records(store)))
+    assert nothing == (None, ModelRecord(), {})
     served = ServedVersion.of(Artifact("file:///m", "model", "f", properties={"schema": "file:///s"}), 1, "/m/1", 100)
     record = ModelRecord(champion=served).after("deployed", 1, "the first model", traffic={1: 100})
     write_record(store, "flights", record)

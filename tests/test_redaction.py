@@ -101,38 +101,31 @@ def test_the_options_of_a_source_are_not_shown() -> None:
 
 
 def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
-    values = {
+    untouched = {
         "lr": 0.1,
-        "password": "hunter2",
-        "db": {"Passwd": 12345, "token": "abc", "uri": "https://ann:PW@h/x?sig=abc&y=1"},
-        "args": ["--api-key", "abc", "--password=abc", "-v", "epochs=3"],
         "pad_token": "<pad>",
         "max_tokens": 512,
         "secret": None,
         "use_password": True,
-        "authorization": "Basic abc",
-        "credentials": {"any": "thing"},
-        "passwords": ["a", "b"],
         "max_token": "512",
         "image_token": "<img>",
         "mask_tokens": ["[MASK]"],
     }
+    values = {
+        **untouched,
+        "password": "hunter2",
+        "db": {"Passwd": 12345, "token": "abc", "uri": "https://ann:PW@h/x?sig=abc&y=1"},
+        "args": ["--api-key", "abc", "--password=abc", "-v", "epochs=3"],
+        "authorization": "Basic abc",
+        "credentials": {"any": "thing"},
+        "passwords": ["a", "b"],
+    }
     original = json.dumps(values)
     assert masked(values) == {
-        "lr": 0.1,
-        "password": "***",
+        **untouched,
+        **dict.fromkeys(("password", "authorization", "credentials", "passwords"), "***"),
         "db": {"Passwd": "***", "token": "***", "uri": "https://***@h/x?sig=***&y=1"},
         "args": ["--api-key", "***", "--password=***", "-v", "epochs=3"],
-        "pad_token": "<pad>",
-        "max_tokens": 512,
-        "secret": None,
-        "use_password": True,
-        "authorization": "***",
-        "credentials": "***",
-        "passwords": "***",
-        "max_token": "512",
-        "image_token": "<img>",
-        "mask_tokens": ["[MASK]"],
     }
     assert json.dumps(values) == original
 
