@@ -146,11 +146,11 @@ def throwaway_server(folder: Path, scratch: Path) -> Iterator[Callable[[], tuple
             "airflow_hops.serving", *arguments, grace_s=3, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
-        given = GivenTime(process.pid)
+        used = GivenTime(process.pid)
 
         def check_server() -> None:
             code = process.poll()
-            if code is not None or given.seconds() > _LOAD_S:
+            if code is not None or used.seconds() > _LOAD_S:
                 problem = f"has run for {_LOAD_S:g} s" if code is None else f"ended with exit code {code}"
                 lines = "\n".join(f"  {line}" for line in last_lines())
                 raise HopsError(f"the model server {problem} before the model answered; its last lines:\n{lines}")

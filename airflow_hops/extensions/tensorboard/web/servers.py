@@ -109,8 +109,8 @@ def _start(logdir: Path, runtime: Path) -> _Server:
 
 def _read_address(process: subprocess.Popen[bytes]) -> str | None:
     assert process.stdout is not None
-    given, output = GivenTime(process.pid), b""
-    while given.seconds() < _START_TIMEOUT_S:
+    used, output = GivenTime(process.pid), b""
+    while used.seconds() < _START_TIMEOUT_S:
         if not select.select([process.stdout], [], [], 0.2)[0]:
             continue
         chunk = os.read(process.stdout.fileno(), 4096)

@@ -176,8 +176,8 @@ function Totals({ live }: { live: LiveModel }) {
   if (live.scores_tables) {
     return (
       <Text color="fg.muted" fontSize="sm">
-        No server runs: tasks score tables by these versions. The predictions of each run tell how many rows each version
-        scored.
+        No server runs: tasks score tables by these versions. The predictions of each run tell how many rows each
+        version scored.
       </Text>
     );
   }
