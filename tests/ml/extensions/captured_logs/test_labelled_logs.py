@@ -20,12 +20,7 @@ from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.ml.performance import stage
 from tests.ml.extensions.captured_logs import logs
 from tests.ml.extensions.captured_logs.test_verdicts import ingested
-from tests.ml.performance.test_performance import (  # noqa: F401
-    deployed,
-    drawn,
-    record_of_champion,
-    true_probability,
-)
+from tests.ml.performance.test_performance import champion, deployed, drawn, true_probability  # noqa: F401
 
 REQUESTS, ROWS, BEGIN_S = 40, 25, 1_364_774_400
 
