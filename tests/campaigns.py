@@ -16,3 +16,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("airflow-hops")
     group.addoption("--kills", type=int, default=50, help="how often a process is killed (default 50)")
     group.addoption("--requests", type=int, default=10_000, help="requests while all is changed (default 10000)")
+
+
+def campaign(names: str, quick: object, *long: object) -> pytest.MarkDecorator:
+    """Parametrizes a test: with values for every run, and with those that take longer."""
+    scheduled = pytest.mark.scheduled(part="campaigns")
+    values = [each if isinstance(each, tuple) else (each,) for each in long]
+    return pytest.mark.parametrize(names, [quick, *(pytest.param(*each, marks=scheduled) for each in values)])

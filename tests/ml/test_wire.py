@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import onnx
-import pytest
+from campaigns import campaign
 from google.protobuf.message import DecodeError
 from onnx import helper
 
@@ -49,7 +49,7 @@ def loops_of(nodes: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("draws", [150, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("draws", 150, 5000)
 def test_loops_are_found_in_any_encoding(draws: int) -> None:
     counts = {True: 0, False: 0, None: 0}
     for number in range(draws):

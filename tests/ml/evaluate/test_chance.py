@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaigns import campaign
 from scipy import stats
 
 from airflow_hops.ml.evaluate.blessing import BlessingRule, bless
@@ -76,7 +77,8 @@ def _check_rate(hits: int, draws: int, stated: float, case: object) -> None:
     assert hits <= stats.binom.isf(1e-5, draws, stated), (case, hits, draws)
 
 
-def _check_equal_models(draws: int) -> None:
+@campaign("draws", 20, 300)
+def test_equal_models_are_rarely_called_better(draws: int) -> None:
     for problem, metrics in METRICS.items():
         for metric in metrics.higher_is_better:
             for rows in ROWS:
@@ -85,15 +87,6 @@ def _check_equal_models(draws: int) -> None:
                 gains = [_gain(_draw(random, problem, metric, rows)) for _ in range(count)]
                 hits = sum(gain is not None and gain.low > 0 for gain in gains)
                 _check_rate(hits, count, 0.025, (problem, metric, rows))
-
-
-def test_equal_models_are_rarely_called_better() -> None:
-    _check_equal_models(20)
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_equal_models_are_rarely_called_better_over_many_histories() -> None:
-    _check_equal_models(300)
 
 
 def test_few_positives_are_no_evidence() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaigns import campaign
 from sklearn import metrics as sklearn
 
 from airflow_hops.core.errors import BadInput
@@ -34,7 +35,8 @@ def _passes(random: Any, counts: list[int], areas: list[float], draws: int) -> f
     return float(np.mean(passed))
 
 
-def _compare_with_truth(draws: int) -> None:
+@campaign("draws", 100, 3000)
+def test_class_with_few_rows_does_not_refuse_a_good_model(draws: int) -> None:
     random = np.random.default_rng(0)
     for _ in range(draws // 10):
         counts = [int(count) for count in np.exp(random.uniform(0, 5, random.integers(3, 9)))]
@@ -44,15 +46,6 @@ def _compare_with_truth(draws: int) -> None:
     assert _passes(random, [3, 1, 12, 150], [0.85] * 4, draws) >= 0.95
     assert _passes(random, [100, 100, 300], [0.45, 0.9, 0.9], draws) <= 0.15
     assert _passes(random, [250, 300, 500], [0.5, 0.9, 0.9], draws) <= 0.1
-
-
-def test_class_with_few_rows_does_not_refuse_a_good_model() -> None:
-    _compare_with_truth(100)
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_gate_agrees_with_the_truth_over_many_data_sets() -> None:
-    _compare_with_truth(3000)
 
 
 def test_refusal_for_a_class_names_it_with_its_rows() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from campaigns import campaign
 from echo_models import write_function
 from scipy import stats
 
@@ -533,8 +534,9 @@ def _answers(point: Point, scores: Any) -> Any:
     return scores if point.problem == "regression" else true_probability(scores)
 
 
-def _check_drops(draws: int) -> None:
-    """Same models are rarely called worse than at training; a drop's interval ends above 0 by a chance of 2.5%."""
+@campaign("draws", 20, 700)
+def test_same_model_is_rarely_called_worse_than_at_training(draws: int) -> None:
+    """A drop's interval ends above 0 by a chance of 2.5%."""
     for problem in ("binary", "regression", "multiclass"):
         hits, known = dict[str, int](), dict[str, int]()
         random, judge = np.random.default_rng([draws, len(problem)]), Judge(problem, "")
@@ -556,12 +558,3 @@ def _check_drops(draws: int) -> None:
                     hits[name] = hits.get(name, 0) + (worse_by(name, figure, baseline[name])[1] > 1e-9)
         for name, count in known.items():
             assert hits[name] <= stats.binom.isf(1e-4, count, 0.025), (problem, name, hits[name], count)
-
-
-def test_same_model_is_rarely_called_worse() -> None:
-    _check_drops(20)
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_same_model_is_rarely_called_worse_over_many_histories() -> None:
-    _check_drops(700)

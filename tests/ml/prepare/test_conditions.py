@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from campaigns import campaign
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
@@ -91,7 +92,7 @@ def by_loop(table: pa.Table, condition: Callable[[dict[str, Any]], bool]) -> lis
     return [row["r"] for row in table.to_pylist() if condition(row)]
 
 
-@pytest.mark.parametrize("tables", [4, pytest.param(300, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("tables", 4, 300)
 def test_duckdb_agrees_with_a_loop(tmp_path: Path, tables: int) -> None:
     for seed, write in itertools.product(range(tables), (write_parquet, pq.write_table)):
         folder, scratch = (tmp_path / f"{seed}-{write.__name__}" / name for name in ("t", "scratch"))

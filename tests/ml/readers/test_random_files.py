@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-import pytest
+from campaigns import campaign
 
 from airflow_hops.core.errors import BadInput
 from tests.ml.readers.reading import ingested
@@ -341,7 +341,7 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize("tables", [120, pytest.param(4000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("tables", 120, 4000)
 def test_files_of_other_libraries_are_read_back(tmp_path: Path, tables: int) -> None:
     read = 0
     for seed in range(tables):

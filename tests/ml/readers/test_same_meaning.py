@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from campaigns import campaign
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import RowSource, Source
@@ -217,7 +218,7 @@ def check_warnings(
         assert f" {len(values)} values are" in warning
 
 
-@pytest.mark.parametrize("draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("draws", 100, 2000)
 def test_rows_mean_the_same_in_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: int) -> None:
     for seed in range(draws):
         random = Random(seed)

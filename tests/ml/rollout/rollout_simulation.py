@@ -38,14 +38,13 @@ class Point:
             (of some rows), ``regression`` (heavy tails) or ``several`` outputs.
         clients: ``turns`` of twenty, of which one fails often; ``bursts`` of failures and of equal rows; ``failing``:
             one of twenty always; ``retries`` of failed requests; ``batches`` of equal rows; ``heavy``: one client sends
-            most requests; ``sticky``: each client's requests go to one version.
+            most requests.
         labels: ``balanced``, ``rare`` (1%), ``uneven`` (rare, of all of the canary's rows and a tenth of the others) or
             ``none``.
         canary: ``equal`` to the stable version; ``failing`` three times as often, ``slow``, ``constant``, ``shifted``,
             ``not_finite`` or ``inaccurate``.
         bake_s: Bake time at 100%; 0 to promote before.
         distance: Tolerated distance of predictions.
-        fixed_order: Whether the versions take turns in a fixed order of percents.
     """
 
     rows: int
@@ -55,7 +54,6 @@ class Point:
     canary: str = "equal"
     bake_s: float = 0.0
     distance: float | None = None
-    fixed_order: bool = False
 
 
 @dataclass
@@ -88,13 +86,8 @@ class _Clients:
         elif point.clients == "retries":
             again = np.repeat(np.arange(requests), np.where(random.random(requests) < 0.05, 4, 1))[:requests]
             fails = np.bincount(again, minlength=requests)[again] > 1
-            x, clients = x[again], clients[again]
-        order: Any = 100 * random.random(requests)
-        if point.fixed_order:
-            order = (self.keys + self.sent + np.arange(requests)) * 61 % 100
-        if point.clients == "sticky":
-            order = (100 * np.random.default_rng(self.keys).random(20))[clients]
-        to_canary = order >= 100 - percent
+            x = x[again]
+        to_canary = 100 * random.random(requests) >= 100 - percent
         self.sent += requests
         latencies = slow * 10 * np.exp(0.3 * random.normal(size=requests))
         if point.canary == "failing":
@@ -106,11 +99,6 @@ class _Clients:
             self._count(version, fails[mine], latencies[mine])
             good = mine & ~fails
             self._answer(version, np.flatnonzero(good) + self.sent, x[good], rows[good])
-
-    @property
-    def keys(self) -> int:
-        """Seed of the clients' keys, the same for a whole history."""
-        return int(self.random.bit_generator.seed_seq.entropy % 2**32)  # type: ignore[attr-defined]
 
     def _outages(self, requests: int) -> Any:
         ends = self.random.random(requests)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from campaigns import campaign
 from rollout_simulation import Point, simulate
 from scipy.stats import binom
 
@@ -38,23 +39,17 @@ def _point(random: np.random.Generator, most: int) -> Point:
     )
 
 
-def _check_equal_canaries(patch: pytest.MonkeyPatch, histories: int, most: int) -> None:
+@campaign("histories, most", (100, 40), (2000, 600))
+def test_equal_canaries_are_rolled_back_as_seldom_as_is_stated(
+    monkeypatch: pytest.MonkeyPatch, histories: int, most: int
+) -> None:
     random, rolled_back = np.random.default_rng(7), Counter[str]()
     for seed in range(histories):
-        decision = simulate(_point(random, most), seed, patch)
+        decision = simulate(_point(random, most), seed, monkeypatch)
         if decision.decision == "rolled_back":
             rolled_back.update({reason.split(":")[0] for reason in decision.reasons})
     assert set(rolled_back) <= {"errors", "latency_p50", "latency_p99", "predictions", "labels"}
     assert max(rolled_back.values(), default=0) <= binom.ppf(1 - 1e-4, histories, STATED), rolled_back
-
-
-def test_equal_canaries_are_rolled_back_as_seldom_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    _check_equal_canaries(monkeypatch, 100, 40)
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_equal_canaries_of_every_size_are_rolled_back_as_seldom_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    _check_equal_canaries(monkeypatch, 2000, 600)
 
 
 @pytest.mark.parametrize("canary", BAD)

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from campaigns import campaign
 from server_process import ServerProcess, predict_request, versions, write_models
 
 from airflow_hops.core.serving_api import protocol
@@ -160,7 +161,7 @@ def garble(random_: random.Random, content: bytearray) -> None:
             del content[position : position + random_.randint(1, 20)]
 
 
-@pytest.mark.parametrize("requests", [200, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("requests", 200, 5000)
 def test_random_rest_bodies_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20130704)
     rest = Rest(unharmed)
@@ -288,7 +289,7 @@ def valid_requests() -> dict[str, bytes]:
     return {str(method): request.SerializeToString() for method, request in requests.items()}
 
 
-@pytest.mark.parametrize("requests", [300, pytest.param(10_000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("requests", 300, 10_000)
 def test_random_messages_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20131231)
     valid = valid_requests()

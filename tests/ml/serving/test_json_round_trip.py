@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaigns import campaign
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import ClassificationResponse, Method
@@ -50,7 +51,7 @@ def same(first: np.ndarray, second: np.ndarray) -> bool:
                  | (np.isnan(first) & np.isnan(second) if first.dtype.kind == "f" else False)).all())  # fmt: skip
 
 
-@pytest.mark.parametrize("draws", [200, pytest.param(4000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("draws", 200, 4000)
 def test_own_json_is_taken(draws: int) -> None:
     server, kinds = Server(), [kind for kind in KINDS if kind != "complex64"]
     for number in range(draws):

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from campaigns import campaign
 from server_process import Publish, Start, versions, write_models
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 from waiting import wait_for
@@ -248,7 +249,7 @@ def test_config_set_by_rpc_survives_restart(start_server: Start, saved_models: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reloads", [25, pytest.param(100, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("reloads", 25, 100)
 def test_memory_does_not_grow_with_reloads(saved_models: Path, reloads: int) -> None:
     def config(version: int) -> Any:
         made = ModelServerConfig()

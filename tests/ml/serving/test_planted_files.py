@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from campaigns import campaign
 
 from airflow_hops.core.processes.files import open_own
 from airflow_hops.serving.capture import capture, writer
@@ -80,7 +81,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("draws", 100, 2000)
 def test_planted_spools_change_no_file_and_get_no_row(
     shared: Path, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
+from campaigns import campaign
 from server_process import ServerProcess, write_models
 
 from airflow_hops.core.serving_api.client import ModelServerClient, ModelServerError
@@ -16,13 +16,7 @@ from tests.ml.model_servers import running_server
 from tests.ml.serving.random_signatures import Model, Request, expected_answer, fault, random_models, random_request
 
 
-@pytest.mark.parametrize(
-    ("seed", "models", "requests", "is_batched"),
-    [
-        (1, 15, 40, True),
-        *(pytest.param(seed, 60, 200, seed % 2, marks=pytest.mark.scheduled(part="campaigns")) for seed in range(2, 8)),
-    ],
-)
+@campaign("seed, models, requests, is_batched", (1, 15, 40, True), *((n, 60, 200, n % 2) for n in range(2, 8)))
 def test_each_row_is_answered_as_by_the_model(
     seed: int, models: int, requests: int, is_batched: bool, runtime_python: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from campaigns import campaign
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import ClassificationRequest, Method, PredictRequest, SignatureDefMap
@@ -254,7 +255,7 @@ def wrong_draws(draws: int) -> list[object]:
     return wrong
 
 
-@pytest.mark.parametrize("draws", [50, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("draws", 50, 2000)
 def test_requests_take_no_more_memory_than_is_reserved(draws: int) -> None:
     """Whatever their API, types and encoding; ``tracemalloc`` does not see protobuf's own memory."""
     # In a process without threads, which forks.

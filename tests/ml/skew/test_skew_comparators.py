@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
+from campaigns import campaign
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.distances import STABLE
@@ -131,7 +131,8 @@ def _is_drift(reason: Any) -> bool:
     return anomalies_pb2.AnomalyInfo.Type.Name(reason.type).startswith("COMPARATOR_")
 
 
-def check(seeds: range) -> None:
+@campaign("seeds", range(100), range(100, 2_100))
+def test_changes_of_any_type_by_any_measure_are_found_or_named(seeds: range) -> None:
     for seed in seeds:
         drawn = Drawn.of(seed)
         try:
@@ -141,15 +142,6 @@ def check(seeds: range) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}: {drawn.kind}, {drawn.change}, {sorted(drawn.measures)}")
             raise
-
-
-def test_changes_of_any_type_by_any_measure_are_found_or_named() -> None:
-    check(range(100))
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_changes_of_any_type_by_any_measure_are_found_or_named_in_a_campaign() -> None:
-    check(range(100, 2_100))
 
 
 def test_the_measure_furthest_above_its_threshold_counts() -> None:

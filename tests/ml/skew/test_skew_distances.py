@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow_data_validation as tfdv
+from campaigns import campaign
 from scipy import stats
 
 from airflow_hops.ml.distances.measures import compare, other_scores
@@ -108,9 +109,7 @@ def test_few_categories_near_the_threshold_have_exact_distance() -> None:
         assert 0.067 < fmean(scores) < 0.08
 
 
-@pytest.mark.parametrize(
-    ("rows", "samples"), [(60, 10), pytest.param(1_000, 30, marks=pytest.mark.scheduled(part="campaigns"))]
-)
+@campaign("rows, samples", (60, 10), (1_000, 30))
 def test_p_values_of_unchanged_samples_are_calibrated(rows: int, samples: int) -> None:
     p_values: dict[str, list[float]] = {}
     for seed in range(samples):

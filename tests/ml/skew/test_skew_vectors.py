@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import campaign
 from scipy import stats
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
@@ -51,7 +52,7 @@ def p_value(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("draw", [normal, heavy])
-@pytest.mark.parametrize("samples", [60, pytest.param(400, marks=pytest.mark.scheduled(part="campaigns"))])
+@campaign("samples", 60, 400)
 def test_false_alarm_rate_of_vectors_equals_alpha(draw: Any, samples: int) -> None:
     random = np.random.default_rng(5)
     results = [p_value(draw(random, 90), draw(random, 60)) for _ in range(samples)]

@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from campaigns import campaign
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
@@ -399,9 +400,7 @@ def _draw_state(generator: random.Random, depth: int = 3) -> Any:
     return dict(zip(keys, items, strict=False)) if kind == "dict" else tuple(items) if kind == "tuple" else items
 
 
-@pytest.mark.parametrize(
-    "draws", [100, pytest.param(2000, marks=pytest.mark.scheduled(part="campaigns"))], ids=["few", "many"]
-)
+@campaign("draws", 100, 2000)
 def test_any_plain_state_is_restored(draws: int, tmp_path: Path) -> None:
     generator, read = random.Random(draws), lambda each: each.state
     for _ in range(draws):

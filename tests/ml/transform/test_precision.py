@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from campaigns import campaign
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.preprocessing import bucketize, cyclic, z_score
@@ -25,7 +26,8 @@ def _numbers(random: Random, dtype: tf.DType) -> Any:
     return np.array([start + random.uniform(-spread, spread) for _ in range(20)]).astype(dtype.as_numpy_dtype)
 
 
-def _compare_with_exact_arithmetic(draws: int) -> None:
+@campaign("draws", 100, 2000)
+def test_functions_agree_with_exact_arithmetic(draws: int) -> None:
     random = Random(0)
     for _ in range(draws):
         dtype = random.choice(DTYPES)
@@ -49,15 +51,6 @@ def _compare_with_exact_arithmetic(draws: int) -> None:
         scores = [float((each - mean) / Fraction(deviation)) if deviation else 0.0 for each in exact]
         error = 1e-6 + float(np.spacing(float(abs(mean)))) / (deviation or 1)
         np.testing.assert_allclose(z_score({"x": values}, "x", constants), scores, atol=error, rtol=1e-6)
-
-
-def test_functions_agree_with_exact_arithmetic() -> None:
-    _compare_with_exact_arithmetic(100)
-
-
-@pytest.mark.scheduled(part="campaigns")
-def test_functions_agree_with_exact_arithmetic_over_many_columns() -> None:
-    _compare_with_exact_arithmetic(2000)
 
 
 def test_boundaries_of_integers_are_exact_at_the_ends() -> None:
