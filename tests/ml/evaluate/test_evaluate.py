@@ -20,7 +20,7 @@ from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.judging import Judge
-from tests.ml.world import Flights, to_arrow
+from tests.ml.world import Flights
 
 
 def test_single_class_has_no_auc_and_a_reason() -> None:
@@ -219,7 +219,6 @@ UNUSABLE: list[tuple[Callable[[pd.DataFrame], dict[str, Any]] | None, dict[str, 
     (lambda rows: {"eval": rows.assign(late=0)}, {}, "split 'eval': label 'late' is 0 in all 30 rows; an evaluation"),
     (lambda rows: {"eval": rows.assign(late=7)}, {}, "split 'eval': label 'late' is 7 in a row, expected 0 or 1"),
     (lambda rows: {"eval": rows.drop(columns="distance")}, {}, "no column 'distance', which the candidate model's sig"),
-    (lambda rows: {"eval": to_arrow(rows).slice(0, 0)}, {}, "split 'eval': no rows to evaluate on"),
     (lambda rows: {"eval": rows.assign(**TEXTS)}, {"slices": ["carrier", "stops"]},
      "column 'stops' of slices is list<.*expected one number, text or time in each"),
     (lambda rows: {"eval": rows.assign(**TEXTS)}, {"slices": ["photo"]}, "column 'photo' of slices is no text"),
