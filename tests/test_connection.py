@@ -61,7 +61,7 @@ REFUSED: list[tuple[str, str | dict[str, Any], str]] = [
     ("horovod", {"host": "gpu-1"}, "have no field 'host'; did you mean 'hosts'"),
     ("horovod", {"conn_type": "http"}, "is of type 'http', expected 'horovod' or 'kubernetes' or 'spark'"),
     ("model server", {"conn_type": "spark"}, "is of type 'spark', expected 'hops'"),
-    ("model server", {"extra": {"serving_kind": "torchserve"}}, "is 'torchserve', expected one of bundled,"),
+    ("model server", {"extra": {"serving_kind": "torchserve"}}, "'serving_kind' is 'torchserve', expected one of "),
     ("model server", {"extra": {"serving_timeout": "soon"}}, "'serving_timeout' is 'soon'; expected a number of sec"),
     ("model server", {"extra": {"serving_ca_file": "/no/such.pem"}}, "'/no/such.pem'; there is no such file"),
     ("model server", {"extra": {"serving_cert_file": "/c.pem"}}, "expected both or neither"),
