@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.captured_logs import CapturedSource
@@ -39,54 +37,17 @@ def entry(number: int, at_s: float = 1.0, **fields: Any) -> dict[str, Any]:
     return {"id": f"r{number}", "t": BEGIN_S + at_s, "v": 1, "a": number, "p": 0.5, **fields}
 
 
-@st.composite
-def deliveries(draw: st.DrawFn) -> list[tuple[int, float, list[tuple[int, int, bool]]]]:
-    """Requests: number, time in hours, and deliveries: hour, file, and whether the line waits for its second half."""
-    result = []
-    for number in range(draw(st.integers(1, 12))):
-        hours = draw(st.floats(0, 4.99))
-        # Early for a client whose clock is fast, late for a delayed delivery; within the lookback.
-        first = int(hours) + draw(st.integers(-2, 2))
-        copies = draw(st.lists(st.integers(0, 2), max_size=3))
-        places = [first, *(first + each for each in copies)]
-        limits = [min(max(each, 0), 5, int(hours) + LOOKBACK) for each in places]
-        result.append((number, hours, [(each, draw(st.integers(0, 1)), draw(st.booleans())) for each in limits]))
-    return result
-
-
-@settings(
-    max_examples=20, deadline=None, database=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
-@given(requests=deliveries())
-def test_each_row_arrives_once(requests: Any, make_context: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    ingest = logs.Ingests(make_context, tmp_path_factory.mktemp("snapshots"))
-    halves: dict[int, str] = {}
-    taken: list[str] = []
-    refused: list[str] = []
-    for hour in range(6 + LOOKBACK):
-        for file in (0, 1):
-            with (folder / f"{file}.jsonl").open("a") as stream:
-                stream.write(halves.pop(file, ""))
-                for number, hours, places in requests:
-                    for when, where, is_cut in places:
-                        if (when, where) == (hour, file):
-                            # A line is finished before another begins.
-                            stream.write(halves.pop(file, ""))
-                            line = json.dumps(entry(number, hours * HOUR_S)) + "\n"
-                            stream.write(line[: len(line) // 2] if is_cut else line)
-                            if is_cut:
-                                halves[file] = line[len(line) // 2 :]
-        try:
-            table, _ = ingest(hourly(folder), *window(hour), run_id=f"run-{hour}")
-        except BadInput as error:
-            refused.append(str(error))
-            continue
-        assert ingest(hourly(folder), *window(hour), run_id="retry")[0] == table
-        taken += table["request_id"].to_pylist()
-    assert sorted(taken) == sorted(f"r{number}" for number, _, _ in requests)
-    assert all("1 no JSON object" in error or "no file matches" in error for error in refused)
+def test_line_cut_in_half_is_taken_once_it_is_whole(make_context: Any, tmp_path: Path) -> None:
+    """Also by a retry; test_taken_once.py holds deliveries that are late, early or repeated."""
+    log, ingest = tmp_path / "x.jsonl", logs.Ingests(make_context, tmp_path)
+    line = json.dumps(entry(2, HOUR_S)) + "\n"
+    logs.append(log, [entry(1)])
+    for hour, half in enumerate((line[:20], line[20:])):
+        with log.open("a") as stream:
+            stream.write(half)
+        for run in ("run", "retry"):
+            table, rows = ingest(hourly(log), *window(hour), run_id=f"{run}-{hour}")
+            assert table["request_id"].to_pylist() == [f"r{hour + 1}"] and not rows.rejected
 
 
 def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
@@ -111,26 +72,16 @@ def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
     assert table["request_id"].to_pylist() == ["r4"] and rows.rejected == {"no JSON object": 1}
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"v": 2}, "of version '2', which was not deployed from here"),
-        ({"s": '{"error": "x"}'}, "answered without predictions"),
-        (None, None),
-    ],
-)
-def test_window_without_usable_requests_has_no_rows(
-    fields: dict[str, Any] | None, reason: str | None, tmp_path: Path, make_context: Any
-) -> None:
+def test_window_of_answers_without_predictions_has_no_rows(tmp_path: Path, make_context: Any) -> None:
+    """As a window without requests: see test_empty_windows.py."""
     log, ingest = tmp_path / "log", logs.Ingests(make_context, tmp_path)
-    bodies = {"request": "q", "response": "s", "inputs": ("a",), "outputs": ("p",), "versions": {"1": 1}}
+    source = hourly(log, request="q", response="s", inputs=("a",), outputs=("p",), versions={"1": 1})
     logs.append(log / "x.jsonl", [entry(0, q=[1], s=[2])])
-    assert ingest(hourly(log, **bodies), *window(0))[0].num_rows == 1
-    if fields is not None:
-        logs.append(log / "x.jsonl", [entry(1, HOUR_S, **{"q": [1, 2], "s": [2, 3], **fields})])
-    table, rows = ingest(hourly(log, **bodies), *window(1))
+    assert ingest(source, *window(0))[0].num_rows == 1
+    logs.append(log / "x.jsonl", [entry(1, HOUR_S, q=[1, 2], s='{"error": "x"}')])
+    table, rows = ingest(source, *window(1))
     assert table.num_rows == rows.rows_out == 0 and table.column_names[:2] == ["request_id", "row"]
-    assert rows.rejected == ({} if reason is None else {reason: 2 if "version" in reason else 1})
+    assert rows.rejected == {"answered without predictions": 1}
 
 
 def test_entries_of_an_impossible_time_are_refused_once(tmp_path: Path, make_context: Any) -> None:

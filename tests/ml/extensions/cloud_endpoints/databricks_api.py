@@ -11,11 +11,11 @@ import json
 import re
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from http_answers import HttpRequest, answering
 
 POLLS = 2
 TOKEN = "dapi-0123"
@@ -170,42 +170,20 @@ class DatabricksApi:
         endpoint["state"] = {"ready": "READY", "config_update": "NOT_UPDATING"}
 
 
-@contextmanager
-def serving(api: DatabricksApi) -> Iterator[str]:
+def serving(api: DatabricksApi) -> AbstractContextManager[str]:
     """Answers on a port for as long as the context lasts; yields the address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            is_form = "form" in self.headers.get("Content-Type", "")
-            body = content if is_form else json.loads(content) if content else None
-            path, status = urlsplit(self.path).path, 200  # of the whole address, if this is a proxy
-            with api.lock:
-                api.requests.append((self.command, path, body))
-                try:
-                    result = api.answer(self.command, path, body, self.headers.get("Authorization", ""))
-                    text = json.dumps(result).encode()
-                except Refusal as error:
-                    status, text = error.status, json.dumps({"error_code": error.code, "message": str(error)}).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            if status in range(300, 400):
-                self.send_header("Location", json.loads(text)["message"])
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    def answer(request: HttpRequest) -> tuple[Any, ...]:
+        is_form = "form" in request.headers.get("Content-Type", "")
+        body = request.content.decode() if is_form else request.json()
+        path = urlsplit(request.path).path  # of the whole address, if this is a proxy
+        with api.lock:
+            api.requests.append((request.method, path, body))
+            try:
+                result = api.answer(request.method, path, body, request.headers.get("Authorization", ""))
+                return 200, json.dumps(result).encode()
+            except Refusal as error:
+                location = {"Location": str(error)} if error.status in range(300, 400) else {}
+                return error.status, {"error_code": error.code, "message": str(error)}, location
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return answering(answer)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from http_answers import HttpRequest, answering
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.shared_places import SharedPlaces
@@ -41,47 +39,32 @@ def objects() -> dict[str, Any]:
 def url(objects: dict[str, Any]) -> Iterator[str]:
     """Address of the API; that of a namespace that does not exist answers like Kubernetes without KServe."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            path, _, query = self.path.partition("?")
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else {}
-            name = path.removeprefix(API).strip("/")
-            status, value = 200, dict[str, Any]()
-            if not path.startswith(API):
-                status, value = 404, {"message": "404 page not found"}
-            elif self.headers["Authorization"] != "Bearer admin":
-                status, value = 403, {"message": 'User "guest" cannot list'}
-            elif self.command == "POST":
-                objects[body["metadata"]["name"]] = body
-            elif name and name not in objects:
-                status, value = 404, {"message": "not found"}
-            elif self.command == "PATCH":
-                value = merge(copy.deepcopy(objects[name]), body)
-                if "Dropped" in name:  # what the custom resource does not know
-                    value["spec"].pop("canary", None)
-                if query != "dryRun=All":
-                    objects[name] = value
-            elif self.command == "DELETE":
-                del objects[name]
-            else:
-                value = objects[name] if name else {"items": list(objects.values())}
-            content = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(request: HttpRequest) -> tuple[int, Any]:
+        path, _, query = request.path.partition("?")
+        body, name = request.json(), path.removeprefix(API).strip("/")
+        if not path.startswith(API):
+            return 404, {"message": "404 page not found"}
+        if request.headers["Authorization"] != "Bearer admin":
+            return 403, {"message": 'User "guest" cannot list'}
+        if request.method == "POST":
+            objects[body["metadata"]["name"]] = body
+        elif name and name not in objects:
+            return 404, {"message": "not found"}
+        elif request.method == "PATCH":
+            value = merge(copy.deepcopy(objects[name]), body)
+            if "Dropped" in name:  # what the custom resource does not know
+                value["spec"].pop("canary", None)
+            if query != "dryRun=All":
+                objects[name] = value
+            return 200, value
+        elif request.method == "DELETE":
+            del objects[name]
+        else:
+            return 200, objects[name] if name else {"items": list(objects.values())}
+        return 200, {}
 
-        do_GET = do_POST = do_PATCH = do_DELETE = answer
-
-        def log_message(self, *_: object) -> None:
-            """Logs nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with answering(answer) as address:
+        yield address
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def simulate(seed: int, broker: Broker, store: ArtifactStore) -> Counter[str]:
 
 
 def test_each_record_is_taken_once(mock_kafka: Broker, tmp_path: Any, time_lookup: None) -> None:  # noqa: F811
-    for seed in range(5):
+    for seed in range(10):
         simulate(seed, mock_kafka, ArtifactStore(str(tmp_path / str(seed))))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
-import http.server
 import io
 import itertools
 import json
@@ -19,6 +19,7 @@ import confluent_kafka
 import fastavro
 import pyarrow.parquet as pq
 import pytest
+from http_answers import HttpRequest, answering
 
 from airflow_hops.core.artifacts.artifact import Producer, RowCounts
 from airflow_hops.core.errors import BadInput, HopsError
@@ -162,35 +163,6 @@ def test_windows_divide_records_out_of_order_without_loss(
     assert all(seen)
 
 
-def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
-    base = 1_700_000_000_000
-    start, middle, end = (dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in (0, 10, 20))
-    store = ArtifactStore(str(tmp_path / "store"))
-    mock_kafka.send("events", [(0, as_json(n=0), base), (0, as_json(n=1), base + 9000)])
-    first = recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle))
-    assert first.offsets["0"] == (0, 2)
-    mock_kafka.send("events", [(0, as_json(n=2), base + 9500), (0, as_json(n=3), base + 11_000)])
-    assert recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle)) == first
-    assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
-
-
-def test_window_planned_late_takes_no_record_of_later_ones(
-    mock_kafka: Broker, tmp_path: Path, time_lookup: None
-) -> None:
-    base = 1_700_000_000_000
-    times = [dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in range(0, 50, 10)]
-    store = ArtifactStore(str(tmp_path / "store"))
-    mock_kafka.send("events", [(0, as_json(n=0), base)])
-
-    def planned(number: int) -> tuple[int, int]:
-        window = times[number], times[number + 1]
-        return recorded_ranges(store, TASK, "t", source(mock_kafka), window).offsets["0"]
-
-    assert planned(2) == (1, 1)
-    mock_kafka.send("events", [(0, as_json(n=1), base + 9000), (0, as_json(n=2), base + 12_000)])
-    assert [planned(number) for number in (0, 3, 1)] == [(0, 1), (1, 3), (1, 1)]
-
-
 def test_windows_planned_at_the_same_time_leave_no_record_between(
     mock_kafka: Broker, tmp_path: Path, time_lookup: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +193,7 @@ def test_windows_planned_at_the_same_time_leave_no_record_between(
 def test_expired_offsets_are_named(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
     filler = "x" * 100_000
     mock_kafka.send("events", [(0, as_json(n=n, filler=filler), 1_700_000_000_000 + n) for n in range(80)])
-    with confluent_kafka_consumer(mock_kafka) as consumer:
+    with contextlib.closing(confluent_kafka.Consumer({**mock_kafka.config, "group.id": "test"})) as consumer:
         low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("events", 0), timeout=10)
     assert 0 < low < high == 80, "the mock cluster keeps 5 MiB of a partition"
     with pytest.raises(BadInput, match=rf"'events', partition 0: offsets 0 to {low - 1} have expired"):
@@ -231,12 +203,6 @@ def test_expired_offsets_are_named(mock_kafka: Broker, tmp_path: Path, time_look
         BadInput, match=rf"partition 0: offsets before {low} have expired, and may belong to the window"
     ):
         plan_ranges(source(mock_kafka), (start, None))
-
-
-def confluent_kafka_consumer(broker: Broker) -> Any:
-    import contextlib
-
-    return contextlib.closing(confluent_kafka.Consumer({**broker.config, "group.id": "test"}))
 
 
 def test_topic_that_shrank_or_lost_a_partition_is_named(mock_kafka: Broker, tmp_path: Path) -> None:
@@ -339,36 +305,27 @@ def test_brokers_that_fall_silent_are_retried(stoppable_kafka: Broker, monkeypat
     assert silent.value.retryable and unanswered.value.retryable
 
 
-class RegistryServer(http.server.BaseHTTPRequestHandler):
+class Registry:
     """The part of a Confluent schema registry's API that readers use."""
 
-    schemas: dict[int, dict[str, Any]] = {}
-    fails = 0
+    def __init__(self) -> None:
+        self.schemas: dict[int, dict[str, Any]] = {}
+        self.fails = 0
+        self.options: dict[str, Any] = {}
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        schema_id = int(path.rpartition("/")[2])
-        status = self.fails or (200 if schema_id in self.schemas else 404)
-        answer: dict[str, Any] = {"error_code": 40403, "message": "Schema not found"}
-        if status == 200:
-            answer = self.schemas[schema_id]
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *args: Any) -> None:
-        pass
+    def answer(self, request: HttpRequest) -> tuple[int, Any]:
+        schema = self.schemas.get(int(request.path.partition("?")[0].rpartition("/")[2]))
+        if schema is None or self.fails:
+            return self.fails or 404, {"error_code": 40403, "message": "Schema not found"}
+        return 200, schema
 
 
 @pytest.fixture
-def registry() -> Iterator[type[RegistryServer]]:
-    handler = type("Handler", (RegistryServer,), {"schemas": {}})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    handler.options = {"schema.registry.url": f"http://127.0.0.1:{server.server_port}"}  # type: ignore[attr-defined]
-    yield handler
-    server.shutdown()
+def registry() -> Iterator[Registry]:
+    registry = Registry()
+    with answering(registry.answer) as url:
+        registry.options = {"schema.registry.url": url}
+        yield registry
 
 
 def framed(schema_id: int, content: bytes) -> bytes:
