@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from sklearn.compose import ColumnTransformer
@@ -29,12 +25,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
-from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.explain.core.explanation import Explanation
 from airflow_hops.extensions.explain.ml import explain, reasons
@@ -44,8 +38,8 @@ from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.testing.stages import StageContract
-from tests.ml.echo_models import write_echo_model, write_function
 from tests.ml.extensions.explain.random_trees import random_forest
+from tests.ml.world import World
 
 ROWS = 1200
 CLASSES = ("low", "middle", "high")
@@ -62,21 +56,6 @@ def labels_of(problem: str) -> Any:
     if problem == "regression":
         return PRICE
     return np.digitize(PRICE, [2.0, 5.0]) if problem == "multiclass" else (PRICE > 4).astype(int)
-
-
-def write_examples(store: ArtifactStore, problem: str = "regression", run: str = "run", **columns: Any) -> Artifact:
-    """A table of splits train and eval, with a label of the problem; further columns, or None to leave one out."""
-    table = TABLE.assign(label=labels_of(problem), id=[f"row-{n}" for n in range(ROWS)])
-    table = table.assign(**{name: values for name, values in columns.items() if values is not None})
-    table = table.drop(columns=[name for name, values in columns.items() if values is None])
-    classes = CLASSES if problem == "multiclass" else None
-    properties = ExamplesProperties(label="label", key="id", splits=("train", "eval"), problem=problem, classes=classes)
-    with store.create(store.uri("tests", run, f"prepare_{problem}", "examples"), "examples", Producer()) as writer:
-        for split, part in (("train", table[:600]), ("eval", table[600:])):
-            (writer.path / split).mkdir()
-            rows = pa.Table.from_pandas(part, preserve_index=False)
-            pq.write_table(rows, writer.path / split / "part-0.parquet", row_group_size=250)
-        return writer.commit(rows={"eval": RowCounts(600, 600)}, properties=properties.to_dict())
 
 
 @functools.cache
@@ -97,71 +76,65 @@ def exported(problem: str, features: str) -> tuple[str, dict[str, bytes]]:
     return written.format, files
 
 
-def write_model(
-    store: ArtifactStore,
-    problem: str = "regression",
-    name: str = "model",
-    features: str = "site hour distance noise",
-    **trained_on: Any,
-) -> Artifact:
-    format, files = exported(problem, features)
-    with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-        for path, content in files.items():
-            (writer.path / path).parent.mkdir(exist_ok=True)
-            (writer.path / path).write_bytes(content)
+class Bench(World):
+    """A world with models of the table, and their explanations."""
+
+    def table(self, problem: str = "regression", **columns: Any) -> Artifact:
+        """Writes splits train and eval with a label of the problem; further columns, or None to leave one out."""
+        table = TABLE.assign(label=labels_of(problem), id=[f"row-{n}" for n in range(ROWS)])
+        table = table.assign(**{name: values for name, values in columns.items() if values is not None})
+        table = table.drop(columns=[name for name, values in columns.items() if values is None])
+        classes = {"classes": CLASSES} if problem == "multiclass" else {}
+        splits = {"train": table[:600], "eval": [table[600:850], table[850:]]}
+        return self.examples(splits, key="id", problem=problem, **classes)
+
+    def trained(
+        self, problem: str = "regression", features: str = "site hour distance noise", **trained_on: Any
+    ) -> Artifact:
+        format, files = exported(problem, features)
+
+        def write(folder: Path) -> None:
+            for path, content in files.items():
+                (folder / path).parent.mkdir(exist_ok=True)
+                (folder / path).write_bytes(content)
+
         classes = CLASSES if problem == "multiclass" else None
         properties = ModelProperties(label="label", problem=problem, classes=classes, format=format, **trained_on)
-        return writer.commit(properties=properties.to_dict())
+        return self.artifact("model", write, **properties.to_dict())
 
-
-def write_echo(
-    store: ArtifactStore, output: str, columns: list[str], name: str = "echo", **properties: Any
-) -> Artifact:
-    with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-        write_echo_model(writer.path / "saved_model", output, columns)
-        return writer.commit(properties=ModelProperties(label="label", **properties).to_dict())
-
-
-def write_graph(store: ArtifactStore, name: str, serve: Callable[..., Any], **shapes: list[int | None]) -> Artifact:
-    """A SavedModel that predicts a regression with a function of inputs of these shapes."""
-    inputs = {name: (tf.float32, shape) for name, shape in shapes.items()}
-    with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-        write_function(writer.path / "saved_model", lambda *values: {"prediction": serve(*values)}, **inputs)
-        return writer.commit(properties=ModelProperties(label="label", problem="regression").to_dict())
-
-
-class Bench:
-    def __init__(self, store: ArtifactStore, run_stage: Callable[..., Any]) -> None:
-        self.store, self.run_stage = store, run_stage
+    def graph(self, serve: Callable[..., Any], **shapes: list[int | None]) -> Artifact:
+        """A SavedModel that predicts a regression with a function of inputs of these shapes."""
+        inputs = {name: (tf.float32, shape) for name, shape in shapes.items()}
+        predict = lambda *values: {"prediction": serve(*values)}  # noqa: E731
+        return self.served_function(predict, inputs, label="label", problem="regression")
 
     def explain(self, model: Artifact, examples: Artifact, background: Any = None, **params: Any) -> Explanation:
-        inputs = {"model": model, "examples": examples, **({"background": background} if background else {})}
+        more = {"background": background} if background else {}
         small = {"background_rows": 20, "repeats": 2, "explained": 3, **params}
-        self.artifact = self.run_stage(explain.run, kind="explanation", inputs=inputs, **small)
-        return Explanation.from_dict(json.loads((self.store.local(self.artifact) / "explanation.json").read_text()))
+        self.made = self.run(explain, kind="explanation", model=model, examples=examples, **more, **small)
+        return Explanation.from_dict(self.read(self.made, "explanation.json"))
 
     def reasons(self, model: Artifact, examples: Artifact, **params: Any) -> Any:
-        inputs = {"model": model, "examples": examples}
-        self.artifact = self.run_stage(reasons.run, kind="reasons", inputs=inputs, background_rows=10, **params)
-        return pq.read_table(self.store.local(self.artifact) / "eval").to_pandas()
+        self.made = self.run(reasons, kind="reasons", model=model, examples=examples, background_rows=10, **params)
+        return self.rows(self.made, "eval").to_pandas()
 
 
 @pytest.fixture
-def bench(store: ArtifactStore, run_stage: Callable[..., Any]) -> Bench:
-    return Bench(store, run_stage)
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", ["regression", "binary", "multiclass"])
 def test_model_of_each_problem_is_explained_by_raw_features(bench: Bench, problem: str) -> None:
-    report = bench.explain(write_model(bench.store, problem), write_examples(bench.store, problem))
+    report = bench.explain(bench.trained(problem), bench.table(problem))
     by_name = {each.feature: each for each in report.importance}
     rises = [each.candidate[0] for each in report.importance if each.candidate]
     assert rises == sorted(rises, reverse=True)
     assert set(by_name) == {"site", "hour", "distance", "noise"}
     assert {name for name, each in by_name.items() if each.is_beyond_chance} == {"site", "hour"}
     assert report.candidate_loss < report.constant_loss / 2 and report.champion is None
-    assert bench.artifact.properties["leading"] == [each.feature for each in report.importance[:2]]
+    assert bench.made.properties["leading"] == [each.feature for each in report.importance[:2]]
     site, hour = ({each.feature: each for each in report.dependence}[name] for name in ("site", "hour"))
     assert not site.is_number and sum(point.share for point in site.points) == pytest.approx(1)
     assert [point.value for point in hour.points][:2] == [0, 1 if len(hour.points) > 20 else hour.points[1].value]
@@ -177,18 +150,18 @@ def test_model_of_each_problem_is_explained_by_raw_features(bench: Bench, proble
         )
     assert report.predictions <= report.rows * 4 * 3 + 600 * 3 + 6 * 21 * 500 + 4 * (2**4 * 20)
     if problem == "binary":
-        again = bench.explain(write_model(bench.store, problem, "again"), write_examples(bench.store, problem, "again"))
+        again = bench.explain(bench.trained(problem), bench.table(problem))
         assert again.importance == report.importance and again.explained == report.explained
 
 
 @pytest.mark.slow
 def test_champion_is_explained_on_the_same_rows(bench: Bench) -> None:
     """The background is a sample of the statistics."""
-    old = write_model(bench.store, "regression", "old", features="site distance noise")
-    write_record(bench.store, "served", ModelRecord(champion=ServedVersion.of(old, 4, "", 100)))
-    new = write_model(bench.store, "regression", "new")
-    examples = write_examples(bench.store)
-    sampled = bench.run_stage(statistics.run, kind="statistics", inputs={"examples": examples}, sample_rows=200)
+    old = bench.trained(features="site distance noise")
+    bench.deploy(old, version=4)
+    new = bench.trained()
+    examples = bench.table()
+    sampled = bench.run(statistics, examples=examples, sample_rows=200)
     report = bench.explain(new, examples, background=sampled, model_name="served")
     assert report.champion is not None and report.champion.version == 4 and report.background_rows == 20
     assert report.explained[0].base == pytest.approx(PRICE.mean(), abs=1.5)
@@ -206,12 +179,11 @@ def test_classes_of_the_champion_are_compared_by_name(bench: Bench) -> None:
     shares = 0.7 * np.eye(3)[labels] + 0.1
     columns = {name: shares[:, number].astype(np.float32) for number, name in enumerate(CLASSES)}
     pair = (shares[:, :2] / shares[:, :2].sum(axis=1, keepdims=True)).astype(np.float32)
-    examples = write_examples(bench.store, "multiclass", **columns, p_low=pair[:, 0], p_middle=pair[:, 1])
-    old = write_echo(
-        bench.store, "probabilities", ["p_middle", "p_low"], problem="multiclass", classes=("middle", "low")
-    )
-    write_record(bench.store, "served", ModelRecord(champion=ServedVersion.of(old, 1, "", 100)))
-    new = write_echo(bench.store, "probabilities", list(CLASSES), "mine", problem="multiclass", classes=CLASSES)
+    facts = {"label": "label", "problem": "multiclass"}
+    examples = bench.table("multiclass", **columns, p_low=pair[:, 0], p_middle=pair[:, 1])
+    old = bench.echo("probabilities", ["p_middle", "p_low"], **facts, classes=("middle", "low"))
+    bench.deploy(old)
+    new = bench.echo("probabilities", CLASSES, **facts, classes=CLASSES)
     report = bench.explain(new, examples, model_name="served")
     by_name = {each.feature: each for each in report.importance}
     mine = np.square(shares - np.eye(3)[labels]).sum(axis=1)[600:].mean()
@@ -224,22 +196,22 @@ def test_classes_of_the_champion_are_compared_by_name(bench: Bench) -> None:
 
 def test_leak_and_class_without_rows_are_warnings(bench: Bench) -> None:
     table = {"copy": PRICE.astype(np.float32) + 0.01 * NOISE}
-    model = write_echo(bench.store, "prediction", ["copy"], problem="regression")
-    two = write_graph(bench.store, "two", lambda copy, noise: copy + 0.05 * noise, copy=[None], noise=[None])
-    examples = write_examples(bench.store, **table)
+    model = bench.echo("prediction", ["copy"], label="label", problem="regression")
+    two = bench.graph(lambda copy, noise: copy + 0.05 * noise, copy=[None], noise=[None])
+    examples = bench.table(**table)
     (warning,) = bench.explain(two, examples).warnings
     assert warning.startswith("'copy' carries the model: it has 100% of all importance")
-    assert bench.artifact.properties["warnings"] == [warning]
+    assert bench.made.properties["warnings"] == [warning]
     assert bench.explain(model, examples).warnings == (), "of one feature, it says nothing"
 
     labels = labels_of("multiclass") % 2
-    examples = write_examples(bench.store, "multiclass", run="without", label=labels)
-    (warning,) = bench.explain(write_model(bench.store, "multiclass"), examples).warnings
+    examples = bench.table("multiclass", label=labels)
+    (warning,) = bench.explain(bench.trained("multiclass"), examples).warnings
     assert warning.startswith("split 'eval' has no rows of class 'high'")
 
 
 def test_reasons_of_each_row_add_up(bench: Bench) -> None:
-    model, examples = write_model(bench.store, "multiclass"), write_examples(bench.store, "multiclass")
+    model, examples = bench.trained("multiclass"), bench.table("multiclass")
     table = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=["id", "hour"])
     assert list(table.columns) == [
         "id", "hour", "prediction", "class", "base", "reason_1", "value_1", "contribution_1", "error_1", "reason_2",
@@ -253,9 +225,9 @@ def test_reasons_of_each_row_add_up(bench: Bench) -> None:
     assert (table["reason_1"] == "site").mean() + (table["reason_1"] == "hour").mean() > 0.95
     of_hour = table[table["reason_1"] == "hour"]
     assert (of_hour["value_1"] == of_hour["hour"].astype(str)).all()
-    assert bench.artifact.rows["eval"].rows_out == 600 and bench.artifact.properties["is_exact"]
-    assert bench.artifact.metrics["largest_gap"] < 1e-6
-    write_record(bench.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
+    assert bench.made.rows["eval"].rows_out == 600 and bench.made.properties["is_exact"]
+    assert bench.made.metrics["largest_gap"] < 1e-6
+    bench.deploy(model)
     served = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=["id", "hour"], model_name="served")
     assert served.equals(table)
     for columns in ([], ["id", "id"]):
@@ -362,31 +334,38 @@ def test_columns_made_of_several_features_have_no_exact_values(tmp_path: Path) -
 )
 def test_bad_options_are_refused(bench: Bench, params: Mapping[str, Any], words: str) -> None:
     with pytest.raises((BadInput, TypeError), match=words):
-        bench.explain(write_model(bench.store, "binary"), write_examples(bench.store, "binary"), **params)
+        bench.explain(bench.trained("binary"), bench.table("binary"), **params)
 
 
-def test_inputs_that_do_not_fit_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:
-    model, examples = write_model(bench.store), write_examples(bench.store)
-    without = write_examples(bench.store, run="without", hour=None)
-    with pytest.raises(BadInput, match="there is no column 'hour', which the model's signature has as int64"):
-        bench.explain(model, without)
-    with pytest.raises(BadInput, match="there is no column 'hour', which the model's signature has as int64"):
-        bench.explain(model, examples, background=without)
-    sampled = bench.run_stage(statistics.run, kind="statistics", inputs={"examples": without}, sample_rows=100)
-    with pytest.raises(BadInput, match=r"background .*split 'train': sample\.parquet has no column 'hour'"):
-        bench.explain(model, examples, background=sampled)
-    with pytest.raises(BadInput, match=r"columns name 'nothing', which .* does not have; it has site, hour"):
-        bench.reasons(model, examples, columns=["id", "nothing"])
-    with pytest.raises(BadInput, match="columns name 'rest', which is a column of the reasons too"):
-        bench.reasons(model, write_examples(bench.store, run="taken", rest=NOISE), columns=["rest"])
-    unknown = write_examples(bench.store, "multiclass", run="unknown", label=labels_of("multiclass") + 1)
-    with pytest.raises(BadInput, match=re.escape("label 'label' is 3 in")):
-        bench.explain(write_model(bench.store, "multiclass"), unknown)
+def test_inputs_that_do_not_fit_are_refused_by_name(bench: Bench) -> None:
+    model, examples, without = bench.trained(), bench.table(), bench.table(hour=None)
+    sampled = bench.run(statistics, examples=without, sample_rows=100)
+    unknown = bench.table("multiclass", label=labels_of("multiclass") + 1)
+    absent = "there is no column 'hour', which the model's signature has as int64"
+    for stage, inputs, params, message in (
+        (bench.explain, (model, without), {}, absent),
+        (bench.explain, (model, examples), {"background": without}, absent),
+        (
+            bench.explain, (model, examples), {"background": sampled},
+            r"background .*split 'train': sample\.parquet has no column 'hour'",
+        ),
+        (
+            bench.reasons, (model, examples), {"columns": ["id", "nothing"]},
+            r"columns name 'nothing', which .* does not have; it has site, hour",
+        ),
+        (
+            bench.reasons, (model, bench.table(rest=NOISE)), {"columns": ["rest"]},
+            "columns name 'rest', which is a column of the reasons too",
+        ),
+        (bench.explain, (bench.trained("multiclass"), unknown), {}, "label 'label' is 3 in"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=message):
+            stage(*inputs, **params)  # type: ignore[operator]
 
 
 def test_model_of_vectors_alone_is_refused(bench: Bench) -> None:
-    model = write_graph(bench.store, "vectors", lambda vector: tf.reduce_sum(vector, axis=1), vector=[None, 2])
-    examples = write_examples(bench.store, vector=[np.array([1.0, 2.0], np.float32)] * ROWS)
+    model = bench.graph(lambda vector: tf.reduce_sum(vector, axis=1), vector=[None, 2])
+    examples = bench.table(vector=[np.array([1.0, 2.0], np.float32)] * ROWS)
     for stage in (bench.explain, bench.reasons):
         with pytest.raises(BadInput, match=r"its inputs are 'vector' \(float32\[2\]\), vectors or bytes"):
             stage(model, examples)
@@ -401,8 +380,9 @@ class TestExplainContract(StageContract):
         return {"background_rows": 5, "repeats": 1, "explained": 1}
 
     @pytest.fixture
-    def inputs(self, store: ArtifactStore) -> Mapping[str, tuple[Artifact, ...]]:
-        return {"model": (write_model(store),), "examples": (write_examples(store),)}
+    def inputs(self, store: ArtifactStore, tmp_path: Path) -> Mapping[str, tuple[Artifact, ...]]:
+        bench = Bench(tmp_path, store)
+        return {"model": (bench.trained(),), "examples": (bench.table(),)}
 
 
 class TestReasonsContract(TestExplainContract):

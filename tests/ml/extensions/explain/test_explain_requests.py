@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from server_process import Start, write_models
 
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.testing.server_parts import ServerPartContract
-from tests.ml.extensions.explain.test_explain import TABLE, write_model
+from tests.ml.extensions.explain.test_explain import TABLE, Bench
 from tests.ml.serving.random_signatures import FORMATS, KINDS, Input, Model, random_values
 
 
@@ -31,8 +30,8 @@ class TestContract(ServerPartContract):
 
 
 def test_requests_are_explained_within_bounds_and_are_not_captured(start_server: Start, tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path / "store"))
-    model = store.local(write_model(store, "binary"))
+    bench = Bench(tmp_path)
+    model = bench.store.local(bench.trained("binary"))
     for name in ("flights", "other", "lacking"):
         shutil.copytree(model / "onnx", tmp_path / "models" / name / "1")
     configs = [f'config {{ name: "{n}" base_path: "{tmp_path}/models/{n}" }}' for n in ("flights", "other", "lacking")]
