@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.properties import DeploymentProperties, ModelProperties
@@ -48,7 +49,9 @@ class Life:
             problem="binary",
         ).to_dict()
         rows = {"train": RowCounts(100, 90, {"no label": 10})}
-        model = self.make("training", "model", {"training.json": "{}"}, properties=properties, rows=rows, parts=PARTS)
+        model = self.make(
+            "training", "model", {"training.json": "{}"}, properties=properties, rows=rows, cache_key_parts=PARTS
+        )
         report = EvaluationReport(
             blessed=True,
             reasons=("auc 0.71 is at least 0.6",),
@@ -58,7 +61,7 @@ class Life:
         )
         evaluation = self.make("training", "evaluation", {"evaluation.json": json.dumps(report.to_dict())})
         deployed = DeploymentProperties("m", 2, "canary", 1, {"1": 80, "2": 20}).to_dict()
-        inputs = {"model": (model,), "evaluation": (evaluation,)}
+        inputs = {"model": model, "evaluation": evaluation}
         self.make("training", "deployment", {"deployment.json": "{}"}, properties=deployed, inputs=inputs)
         write_run_record(store, record_key(PARTS, {}), _run_record(), None)
         by = {"dag_id": "training", "run_id": "run", "task_id": "deployment"}
@@ -71,17 +74,8 @@ class Life:
         write_record(store, "m", record)
         self.model, self.statistics = model, statistics
 
-    def make(self, dag_id: str, kind: str, files: dict[str, str], **told: Any) -> Artifact:
-        producer = Producer(dag_id, told.pop("run_id", "run"), kind)
-        uri, parts = self.store.address(producer, kind), told.pop("parts", {})
-        cost = told.pop("cost", {})
-        with self.store.create(uri, kind, producer, inputs=told.pop("inputs", {}), cache_key_parts=parts) as writer:
-            writer.cost = lambda: cost
-            for name, text in files.items():
-                (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
-                (writer.path / name).write_text(text)
-            artifact: Artifact = writer.commit(**told)
-        return artifact
+    def make(self, dag_id: str, kind: str, files: dict[str, str], **facts: Any) -> Artifact:
+        return write_artifact(self.store, kind, files, Producer(dag_id, "run", kind), **facts)
 
     def serve(self, cost: dict[str, float] | None = None, inputs: Any = None, **changes: Any) -> Artifact:
         """Another artifact serves as version 2, whose properties are changed."""
@@ -176,7 +170,7 @@ def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
 
     evaluation = life.make("secret_evaluation", "evaluation", {"evaluation.json": "{}"})
     deployed = DeploymentProperties("m", 2, "canary", 1, {}).to_dict()
-    inputs = {"model": (life.model,), "evaluation": (evaluation,)}
+    inputs = {"model": life.model, "evaluation": evaluation}
     life.make("training", "deployment", {"deployment.json": "{}"}, properties=deployed, inputs=inputs)
     shutil.rmtree(Path(life.store.uri("secret_evaluation").removeprefix("file://")))
     by = {"dag_id": "secret_promotion", "run_id": "r", "task_id": "promote"}
@@ -187,14 +181,13 @@ def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
     data = life.make("secret_data", "examples", {"a.txt": "a"})
     life.serve(statistics=f"{data.uri}/statistics", schema=f"{data.uri}/schema")
     assert "secret_data" in listed()
-    life.serve(inputs={"examples": (data,)})
+    life.serve(inputs={"examples": data})
     assert {"secret_train", "secret_data"} <= listed()
 
 
 def test_artifact_outside_of_the_store_is_not_read(life: Life, tmp_path: Path) -> None:
     foreign = ArtifactStore(str(tmp_path / "foreign"))
-    with foreign.create(foreign.uri("d", "r", "t", "model"), "model", Producer("d", "r", "t")) as writer:
-        model = writer.commit(properties=ModelProperties(label="elsewhere").to_dict())
+    model = write_artifact(foreign, properties=ModelProperties(label="elsewhere").to_dict())
     record = read_record(life.store, "m")
     assert record.champion is not None
     write_record(life.store, "m", replace(record, champion=replace(record.champion, model=model)))

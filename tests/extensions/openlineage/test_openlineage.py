@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from openlineage.client.serde import Serde
 from referencing import Registry, Resource
 from shown_demo import ShownDemo
+from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.retraining.decision import RetrainingDecision
@@ -140,19 +141,10 @@ def made(tmp_path: Path) -> Callable[..., Artifact]:
     """Writes an artifact of a kind: ``made(kind, sources, rows, **properties)``."""
     store = ArtifactStore(str(tmp_path / "store"))
 
-    def make(
-        kind: str,
-        sources: dict[str, Artifact] | None = None,
-        rows: int | None = None,
-        metrics: Any = None,
-        **facts: Any,
-    ) -> Artifact:
-        producer = Producer("lineage", "run", kind)
-        recorded = {role: (each,) for role, each in (sources or {}).items()}
-        with store.create(store.address(producer, kind), kind, producer, inputs=recorded) as writer:
-            (writer.path / "content").write_text(kind)
-            counts = {} if rows is None else {"train": RowCounts(rows, rows)}
-            return writer.commit(properties=facts, rows=counts)
+    def make(kind: str, sources: Any = None, rows: int | None = None, **facts: Any) -> Artifact:
+        counts = {} if rows is None else {"train": RowCounts(rows, rows)}
+        by = Producer("lineage", "run", kind)
+        return write_artifact(store, kind, {"content": kind}, by, inputs=sources or {}, properties=facts, rows=counts)
 
     make.store = store  # type: ignore[attr-defined]
     return make

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
@@ -263,16 +264,12 @@ def test_unrepeatable_steps_are_reported(shop: Shop, replay: Any) -> None:
     with pytest.raises(BadInput, match=r"sources of model 'shop': .*sales.csv.*no file matches; restore"):
         replay()
     (shop.folder / "moved.csv").rename(shop.folder / "sales.csv")
-    producer = Producer("tests", "imported", "shop-import")
-    with shop.store.create(shop.store.address(producer, "model"), "model", producer) as writer:
-        imported = writer.commit()
-    producer, start = Producer("tests", "tuned", "shop-model"), {"start": (shop.champion,)}
-    parts = {"input start": "champion"}
+    imported = write_artifact(shop.store, by=Producer("tests", "imported", "shop-import"))
+    start, parts = {"start": (shop.champion,)}, {"input start": "champion"}
     record = RunRecord("tests", "tune", "tune:run", {}, {"start": [shop.champion.to_dict()]}, parts, "", "", {}, "")
     records.write_record(shop.store, record_key(parts, start), record, None)
-    uri = shop.store.address(producer, "model")
-    with shop.store.create(uri, "model", producer, inputs=start, cache_key_parts=parts) as writer:
-        shop.serve(writer.commit())
+    tuned = {"by": Producer("tests", "tuned", "shop-model"), "inputs": {"start": shop.champion}}
+    shop.serve(write_artifact(shop.store, cache_key_parts=parts, **tuned))
     with pytest.raises(BadInput, match="task 'shop-model' continues from its output in an earlier run"):
         replay()
     shop.serve(imported)
@@ -286,9 +283,7 @@ def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
     for kind, params_of, number in [*monitored, ("performance", {"label": "returned"}, 3)]:
         params = {"model_name": "shop", "min_rows": number, **params_of}
         producer, parts = Producer("monitors", f"run-{number}", kind), {"parameters": str(number)}
-        uri = shop.store.address(producer, kind)
-        with shop.store.create(uri, kind, producer, cache_key_parts=parts) as writer:
-            artifact = writer.commit()
+        artifact = write_artifact(shop.store, kind, by=producer, cache_key_parts=parts)
         record = RunRecord("monitors", kind, f"airflow_hops.ml.{kind}:run", params, {}, parts, "", "", {}, "")
         records.write_record(shop.store, record_key(parts, {}), replace(record, output_kind=kind), None)
         note_report(shop.store, "shop", artifact, [1], None, producer)

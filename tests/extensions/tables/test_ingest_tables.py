@@ -212,20 +212,6 @@ def test_version_query_identifies_the_state(postgres: Any, run_step: Any, warm_l
         state("SELECT changed FROM many WHERE false")
 
 
-def test_snapshot_is_cached_only_with_a_version(postgres: Any, run_dag: Any) -> None:
-    postgres.execute("CREATE TABLE many AS SELECT 7 AS changed")
-
-    def run() -> dict[str, Any]:
-        dag_run = run_dag("ingest_queries", {"table": "many"}, "tests/extensions/tables/dags")
-        return {each.task_id: each.xcom_pull(task_ids=each.task_id) for each in dag_run.get_task_instances()}
-
-    first, second = run(), run()
-    assert [second[task]["cached"] for task in ("versioned", "unknown")] == [True, False]
-    assert first["versioned"]["properties"]["plans"] == {"rows": "7"}
-    postgres.execute("UPDATE many SET changed = 8")
-    assert run()["versioned"]["properties"]["plans"] == {"rows": "8"}
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
