@@ -324,6 +324,18 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     model = replace(made["model"], properties={**made["model"].properties, **trained})
     champion = ServedVersion.of(model, 1, "/models/flights/1", 100)
     write_record(store, "flights", ModelRecord(replace(champion, since="2013-02-01T00:00:00+00:00")))
+    for where in ("here", "cluster"):
+        stages.run(
+            where, "airflow_hops.extensions.scoring.ml.stage:run", "predictions", "examples",
+            params={"model_name": "flights"}, services={"serving_capture_path": f"s3://cluster/scored-{where}"},
+        )  # fmt: skip
+    here, there = (
+        sorted(name.partition("-v1-")[2] for name in fs.ls(f"cluster/scored-{where}/flights", detail=False))
+        for where in ("here", "cluster")
+    )
+    assert here == there and len(here) > 1, "names end in a digest of the rows"
+    assert not [path for path in stages.stored() if "/_serving/scoring/" in path]
+
     captured = CaptureFolder(tmp_path / "captured")
     july = flights_examples.months(flights_raw, 7, 7)
     for start in range(0, 3000, 1000):

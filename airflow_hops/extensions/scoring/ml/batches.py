@@ -61,7 +61,7 @@ class ScoringPlan:
         shadow: Whether the canary scores all rows beside the champion, and its answers are only captured.
         model_name: Name of the model, if it was deployed.
         key: Column of the key.
-        captured: Folder for the captured rows, with a subfolder per version; None to capture nothing.
+        captured: Folder for the captured rows, ``v<version>/<split>/``; None to capture nothing.
     """
 
     model: Artifact
@@ -224,7 +224,9 @@ def score_part(plan: ScoringPlan, part: TransformPart) -> str:
                     summary.by_version[version] = summary.by_version.get(version, 0) + len(answer.rows)
                 for answer in answers if plan.captured else ():
                     ids = _ids(plan.key, batch, f"{part.split}-{part.number}", summary.rows)
-                    write(captured_folder / f"v{answer.by.version}" / name, answer.captured(plan, batch, ids))
+                    write(
+                        captured_folder / f"v{answer.by.version}" / part.split / name, answer.captured(plan, batch, ids)
+                    )
                 handed_on = answers[:1] if plan.shadow else answers
                 write(folder / part.split / name, _in_order([each.scored(plan, batch) for each in handed_on]))
                 for answer in handed_on:

@@ -191,7 +191,7 @@ def _fetched(
         folder.store.fetch(folder.path, FileEntry(**entry), local / entry["path"])
     if folder.store is not None:
         folder.store.remove_folder(folder.path)
-    return {each.version: sorted((local / f"v{each.version}").glob("part-*.parquet")) for each in live}
+    return {each.version: sorted((local / f"v{each.version}").glob("*/part-*.parquet")) for each in live}
 
 
 def _by_version(live: Sequence[ScoredBy], summaries: Sequence[ScoreSummary]) -> dict[int, dict[str, int]]:

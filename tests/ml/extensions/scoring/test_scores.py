@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,10 @@ from airflow_hops.extensions.scoring.ml.captured import ScoredWindow, scored_row
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.prepare import stage as prepare
 from airflow_hops.ml.skew import stage as skew
+from airflow_hops.ml.spark.pools import Pool, step_pool
 from airflow_hops.serving.capture.files import LocalCaptureFiles
 from airflow_hops.testing.model_servers import ModelServerContract
+from tests.ml.conftest import Bucket
 from tests.ml.world import World
 
 ROWS = 600
@@ -91,8 +96,7 @@ class Scoring:
 
     def score(self, examples: Artifact, **params: Any) -> Any:
         """Runs the step in a process of its own, as it forks before it uses TensorFlow."""
-        place = (self.world.folder, self.world.store.root, self.services)
-        return self.own_process(run_step, *place, examples, params)
+        return self.own_process(run_step, self.world.folder, self.services, examples, params)
 
     def scores(self, artifact: Artifact) -> pd.DataFrame:
         return self.world.rows(artifact, "day").to_pandas().set_index("id")
@@ -103,12 +107,12 @@ class Scoring:
 
 
 def run_step(
-    folder: Path, root: str, services: Mapping[str, str], examples: Artifact, params: Mapping[str, Any]
+    folder: Path, services: Mapping[str, str], examples: Artifact, params: Mapping[str, Any], store: Any = None
 ) -> Artifact:
-    """Scores examples."""
+    """Scores examples, by default in the world's own store."""
     values = {"model_name": "m", **params}
     ids = {"kind": "predictions", "task_id": "score", "services": services}
-    artifact: Artifact = World(folder, ArtifactStore(root)).run(stage.run, examples=examples, **ids, **values)
+    artifact: Artifact = World(folder, store).run(stage.run, examples=examples, **ids, **values)
     return artifact
 
 
@@ -127,6 +131,38 @@ def test_champion_scores_every_row_and_is_captured(scoring: Scoring) -> None:
     assert captured["request_id"].tolist() == scores.index.tolist()
     assert captured["output.probability"].tolist() == captured["input.x"].tolist() == scores["probability"].tolist()
     assert captured["input.carrier"].tolist() == ["UA", "AA", "ü"] * (ROWS // 3)
+
+
+def run_on_executors(root: str, options: Mapping[str, Any], *place: Any) -> Artifact:
+    """Scores in a remote store, to which the pool writes itself, as executors do on other hosts."""
+
+    @contextlib.contextmanager
+    def pool(*arguments: Any) -> Iterator[Pool]:
+        with step_pool(*arguments) as made:
+            yield replace(made, reads_store=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "step_pool", pool)
+        return run_step(*place, store=ArtifactStore(root, storage_options=options))
+
+
+def test_rows_of_all_splits_are_captured_in_a_remote_store(
+    tmp_path: Path, bucket: Bucket, own_process: Callable[..., Any]
+) -> None:
+    store = ArtifactStore(f"{bucket.url}/hops", storage_options=bucket.options)
+    scoring = Scoring(World(tmp_path, store), own_process)
+    services = {**scoring.services, "serving_capture_path": f"{store.root}/_serving/captured"}
+    scoring.serve(scoring.model(0), scoring.model(100), 30)
+    table = scoring.world.rows(scoring.examples(), "day")
+    splits = {"train": [table[:200], table[200:400]], "eval": table[400:]}
+    examples = scoring.world.examples(splits, key="id")
+    scores = own_process(run_on_executors, store.root, bucket.options, tmp_path, services, examples, {})
+    files = bucket.fs.find(f"{store.root}/_serving/captured/m")
+    captured = pa.concat_tables([pq.read_table(io.BytesIO(bucket.fs.cat_file(file))) for file in files])
+    assert sorted(captured["request_id"].to_pylist()) == sorted(table["id"].to_pylist())
+    versions = [scoring.world.rows(scores, split)["version"].to_pylist() for split in splits]
+    assert Counter(captured["version"].to_pylist()) == Counter(itertools.chain(*versions))
+    assert not bucket.fs.find(f"{store.root}/_serving/scoring"), "nothing is left for the executors"
 
 
 def test_canary_gets_its_share_of_the_keys_and_keeps_them(scoring: Scoring) -> None:
