@@ -219,7 +219,7 @@ def test_gpu_error_quotes_the_driver(runtime: Path) -> None:
     [
         ({"port": "0"}, "fail", "'serving_port' is '0'; expected a port from 1 to 65535"),
         ({"port": "grpc"}, "fail", "'serving_port' is 'grpc'; expected a port"),
-        ({"kind": "bundle"}, "fail", "'serving_kind' is 'bundle', expected one of bundled"),
+        ({"kind": "bundle"}, "fail", "'serving_kind' is 'bundle', expected one of batch, bundled"),
         ({"timeout": "soon"}, "fail", "'serving_timeout' is 'soon'; expected a number"),
         ({"rest_tls": "maybe"}, "fail", "'serving_rest_tls' is 'maybe'; expected true or false"),
         ({"ca_file": "/none/ca.pem"}, "fail", "'serving_ca_file' is '/none/ca.pem'; there is no such file"),

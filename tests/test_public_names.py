@@ -27,6 +27,7 @@ DEEPER = {
 """Modules below the public ones from which documents import, with the reasons."""
 OF_THE_DEMO = {
     "airflow_hops.core.processes.programs": "it starts services",
+    "airflow_hops.core.processes.cpu_time": "it waits for services that a busy machine slows down",
     "airflow_hops.core.store": "it reads and removes artifacts",
     "airflow_hops.core.schema.history": "it asks for a new schema, as the page does",
     "airflow_hops.runner.runtime": "it starts services",

@@ -17,7 +17,6 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.notebooks.cli import notebook as command
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.runner.runtime import RuntimeHook
-from tests.test_task_hops import xcom
 
 pytestmark = pytest.mark.runtime
 
@@ -29,8 +28,9 @@ def test_notebook_task_renders_parameters_except_conf_and_keeps_failed_notebook(
     states = {ti.task_id: ti for ti in run.get_task_instances()}
     assert states["report"].state == "success" and states["failing"].state == "failed"
     left = {"day": run.run_id, "rows": "{{ 1 + 1 }}"}
-    assert xcom(states["report"], "result") == left
-    artifact = Artifact.from_dict(xcom(states["report"]))
+    report = states["report"]
+    assert report.xcom_pull(task_ids="report", key="result") == left
+    artifact = Artifact.from_dict(report.xcom_pull(task_ids="report"))
     assert NotebookProperties.of(artifact).parameters == left
     printed = capfd.readouterr()
     assert (

@@ -40,7 +40,7 @@ def versions(train: Any, serve: Callable[[Artifact, int], None]) -> tuple[Artifa
 def test_rolled_back_segment_keeps_its_model(
     store: ArtifactStore, versions: tuple[Artifact, Artifact], select: Any, opened: Any, train: Any, serve: Any
 ) -> None:
-    """Of later runs on the refused rows, and of a promotion; test_only_named_segments.py holds the other segments."""
+    """Later runs on the refused rows, and a promotion; test_only_named_segments.py holds the other segments."""
     first, second = map(opened, versions)
     earlier = shops.models(first)["shop 1"]
     assert earlier != shops.models(second)["shop 1"]

@@ -66,7 +66,7 @@ def test_served_answers_have_the_recorded_losses(
 
 
 def test_tenths_by_rows_are_reported(train: Train) -> None:
-    """That each is as good as the pooled model, however much segments differ, test_choice.py holds."""
+    """Reports; test_choice.py holds that each is as good as the pooled model, however much segments differ."""
     sizes = [(f"shop {number:03}", int(20 * 1.5 ** (number % 10))) for number in range(100)]
     fleet = train(shops.tables(sizes, own=1.0, held_rows=500))
     tenths = fleet.properties["fleet"]["deciles"]
@@ -104,7 +104,7 @@ def test_segments_appear_and_vanish(train: Train, opened: Any) -> None:
 
 
 def test_segment_whose_function_fails_is_trained_again(train: Train, opened: Any) -> None:
-    """That it fails alone, and what is logged, test_segment_rules.py holds."""
+    """Retries; test_segment_rules.py holds that it fails alone, and what is logged."""
     splits = shops.tables(SIZES[5:10])
     is_large = pc.equal(splits["train"]["shop"], "shop 08")
     labels = pc.if_else(is_large, pc.add(splits["train"]["label"], 100.0), splits["train"]["label"])
