@@ -30,9 +30,9 @@ export function Sparkline({
 }) {
   const known = values.filter((value) => value !== null);
   const low = Math.min(min, ...known);
-  const high = Math.max(low + Number.EPSILON, threshold ?? low, ...known);
+  const span = Math.max(threshold ?? low, ...known) - low || 1;
   const x = (index: number) => INSET + ((width - 2 * INSET) * index) / Math.max(values.length - 1, 1);
-  const y = (value: number) => height - INSET - ((height - 2 * INSET) * (value - low)) / (high - low);
+  const y = (value: number) => height - INSET - ((height - 2 * INSET) * (value - low)) / span;
   let pen = "M";
   const path = values
     .map((value, index) => {
