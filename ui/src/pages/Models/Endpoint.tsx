@@ -173,19 +173,13 @@ function Away({ problem, detail }: { problem: string; detail: ModelDetail }) {
 
 function Totals({ live }: { live: LiveModel }) {
   const requests = live.versions.reduce((sum, each) => sum + each.requests, 0);
-  if (live.scores_tables) {
-    return (
-      <Text color="fg.muted" fontSize="sm">
-        No server runs: tasks score tables by these versions. The predictions of each run tell how many rows each
-        version scored.
-      </Text>
-    );
-  }
   return (
     <Text color="fg.muted" fontSize="sm">
-      {live.kind === "bundled"
-        ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
-        : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
+      {live.scores_tables
+        ? "No server runs: tasks score tables by these versions, and their predictions tell how many rows each scored."
+        : live.kind === "bundled"
+          ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
+          : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
     </Text>
   );
 }
