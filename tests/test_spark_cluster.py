@@ -327,7 +327,8 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     for where in ("here", "cluster"):
         stages.run(
             where, "airflow_hops.extensions.scoring.ml.stage:run", "predictions", "examples",
-            params={"model_name": "flights"}, services={"serving_capture_path": f"s3://cluster/scored-{where}"},
+            params={"model_name": "flights"},
+            services={"serving_kind": "batch", "serving_capture_path": f"s3://cluster/scored-{where}"},
         )  # fmt: skip
     here, there = (
         sorted(name.partition("-v1-")[2] for name in fs.ls(f"cluster/scored-{where}/flights", detail=False))

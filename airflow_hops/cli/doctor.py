@@ -329,6 +329,9 @@ def check_serving(settings: Settings) -> Iterator[Check]:
     except BadInput as error:
         yield Check("model server", "fail", str(error), "correct it in the connection")
         return
+    if not server.has_process:
+        yield Check("model server", "ok", f"none runs: models of the kind {server.kind!r} score tables")
+        return
     host = server.host
     for name, port in (("gRPC", server.grpc_port), ("REST", server.rest_port)):
         if port is None:

@@ -15,6 +15,9 @@ from urllib.parse import quote
 FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows skip it."""
 
+IS_SHADOW = re.compile(r"-v\d+-shadow-")
+"""Found in the names of files whose scores were handed on to nobody."""
+
 _LONGEST_FOLDER = 200
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")

@@ -120,7 +120,7 @@ class ModelServerHook(BaseHook):
         """
         from airflow_hops.core.serving_api.traffic_config import check_split
 
-        if not self.address.is_bundled:
+        if self.address.has_process and not self.address.is_bundled:
             raise BadInput(
                 f"connection {self.hops_conn_id!r}: {self.address} is a {self.address.kind}, which does "
                 "not split traffic; put the bundled server in front of it (airflow hops serve -- "

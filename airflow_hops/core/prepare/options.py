@@ -39,8 +39,9 @@ class PrepareOptions(StepOptions):
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
             raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
-        of_label = ("newest_s", "problem", "classes", "weight", "more_labels")
-        if not self.label and (useless := next((name for name in of_label if getattr(self, name)), None)):
+        of_label = {"eval_percent": 20, "newest_s": None, "problem": None, "classes": None, "weight": None}
+        useless = next((name for name, unset in of_label.items() if getattr(self, name) != unset), None)
+        if not self.label and (useless := useless or ("more_labels" if self.more_labels else None)):
             name = useless.removesuffix("_s")
             raise BadInput(f"label is None, but {name} is {getattr(self, useless)!r}; rows to be scored have no {name}")
         if self.newest_s is not None and self.time is None:

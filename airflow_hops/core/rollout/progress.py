@@ -79,8 +79,10 @@ class Progress(JsonFields):
             doubts=(),
         )
 
-    def after(self, counted: Mapping[int, Mapping[str, object]]) -> Progress:
-        """Returns the state with the server's counts by version since the last poll added."""
+    def after(self, counted: Mapping[int, Mapping[str, object]], *, of_step: bool = False) -> Progress:
+        """Returns the state with the server's counts by version since the last poll added, or those of the step."""
+        if of_step:
+            return replace(self, seen={str(version): Counts.of(entry).to_dict() for version, entry in counted.items()})
         seen = {
             str(version): self.counts(version).plus(counted_since(entry, self.last.get(str(version)))).to_dict()
             for version, entry in counted.items()

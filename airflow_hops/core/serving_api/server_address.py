@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_hops.core.errors import ConnectionFieldError
+from airflow_hops.core.errors import BadInput, ConnectionFieldError
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 from airflow_hops.core.serving_api.tls_files import TlsFiles, rest_speaks_tls, tls_files
 
@@ -57,7 +57,7 @@ class ServerAddress:
         )
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.grpc_port}"
+        return f"{self.host}:{self.grpc_port}" if self.has_process else f"of the kind {self.kind}"
 
     @property
     def is_bundled(self) -> bool:
@@ -69,15 +69,21 @@ class ServerAddress:
         """Whether a server runs for models of this kind."""
         return model_server_kinds()[self.kind].has_process
 
+    def _check_process(self) -> None:
+        if not self.has_process:
+            raise BadInput(f"the connection's kind is {self.kind}, whose models score tables: no server runs to ask")
+
     def client(self) -> ModelServerClient:
-        """Returns a client of the gRPC port."""
+        """Returns a client of the gRPC port. Raises BadInput if no server runs for the kind."""
+        self._check_process()
         from airflow_hops.core.serving_api.client import ModelServerClient  # importing gRPC takes 0.1 s
 
         tokens = {"token": self.token, "prediction_token": self.prediction_token}
         return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, **tokens)
 
     def rest_client(self) -> RestClient:
-        """Returns a client of the REST port; raises BadInput if the connection does not set one."""
+        """Returns a client of the REST port; raises BadInput if there is none, or no server runs for the kind."""
+        self._check_process()
         from airflow_hops.core.serving_api.rest_client import RestClient
 
         if self.rest_port is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.capture_layout import folder_name, rows_file_pattern
+from airflow_hops.core.capture_layout import IS_SHADOW, folder_name, rows_file_pattern
 from airflow_hops.core.errors import ConnectionFieldError, HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
@@ -64,7 +64,7 @@ class CapturedRequests:
         return self._url
 
     def names(self, version: int | None = None) -> list[str]:
-        """Returns names of the files of rows, oldest first, of one version that answered, or of all.
+        """Returns names of the files of rows, oldest first, of one version that scored, or of all that clients got.
 
         Raises:
             HopsError: the store does not answer.
@@ -76,7 +76,8 @@ class CapturedRequests:
                 listed = self._fs.ls(self._folder, detail=False)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return sorted(name for name in (path.rsplit("/", 1)[-1] for path in listed) if fnmatchcase(name, pattern))
+        names = sorted(name for name in (path.rsplit("/", 1)[-1] for path in listed) if fnmatchcase(name, pattern))
+        return names if version is not None else [name for name in names if not IS_SHADOW.search(name)]
 
     def fetch(self, names: Sequence[str], scratch: Path) -> list[RowsFile]:
         """Returns files of :meth:`names` on this machine: themselves, or copies in ``scratch``.

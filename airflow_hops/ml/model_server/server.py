@@ -205,8 +205,10 @@ class ModelServer:
             time.sleep(_POLL_S)
         return False
 
-    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+    def counts(self, model_name: str, since: str | None = None) -> dict[int, dict[str, Any]]:
         """Returns the server's counts of each version since it started (``GET /v1/stats?histograms=1``).
+
+        Without ``has_stats``, they are those since a time, ISO 8601 UTC.
 
         Raises:
             BadInput: the connection has no REST port.

@@ -112,7 +112,8 @@ class CanaryRollout:
             self.server.serve_again(self.model_name)
             enforce(self.server, self.model_name, step.record)
             error = self.server.last_error(self.model_name, self.version)
-            step = step.after(self.server.counts(self.model_name))
+            counts = self.server.counts(self.model_name, step.since)
+            step = replace(step, progress=step.progress.after(counts, of_step=not self.server.has_stats))
             if error:
                 return step.end(ROLLED_BACK, (f"the server has lost it: {error}",))
             return step.go_on(now_due=answer is not None)
@@ -156,9 +157,10 @@ class _Step:
         last = self.last.after("approved", self.challenger.version, why, by=answer["by"], note=answer["note"])
         return replace(self, last=last, progress=replace(self.progress, approval=dict(answer)))
 
-    def after(self, counted: Mapping[int, Mapping[str, object]]) -> _Step:
-        """Adds the server's counts since the last poll."""
-        return replace(self, progress=self.progress.after(counted))
+    @property
+    def since(self) -> str:
+        """Start of the step; requests before the first poll belong to the first step."""
+        return self.challenger.since if self.progress.number == 1 else self.progress.since
 
     def go_on(self, *, now_due: bool = False) -> Outcome:
         """Runs a test if one is due, and starts the next step if this one is passed.
@@ -339,8 +341,7 @@ class _Step:
         stable = progress.stable_counts(self.champion.version)
         findings = [compare(canary, stable, limits, significance) for compare in (compare_errors, compare_refusals)]
         findings += compare_latency(canary, stable, limits, significance)
-        # Requests before the first poll belong to the first step.
-        since = self.challenger.since if progress.number == 1 else progress.since
+        since = self.since
         if everything:
             rollout = self.rollout
             changes = tuple(event.at for event in self.last.history if event.at >= self.challenger.since)

@@ -57,8 +57,11 @@ def check_not_silent(
     if options.silent_after_s is None or silent_s <= options.silent_after_s:
         return faults
     details = "".join(f"; {fault}" for fault in faults) + details
+    scores = not ServerAddress.of(services).has_process
     captures = (
-        "they reach the log or topic that is ingested"
+        "the DAG that scores tables runs"
+        if scores
+        else "they reach the log or topic that is ingested"
         if is_ingested
         else "the server captures them (--capture_mode, --capture_sampling_percent) into the connection's "
         "'serving_capture_path'"

@@ -142,6 +142,8 @@ def get_live_model(
     try:
         client, server = server_of(served.hops_conn_id)
     except NoProcess:
+        if (external := _served_elsewhere(served)) is not None:
+            return external
         shares = read_model_record(served.hook.store, served.name).traffic
         versions = [LiveVersion(version=v, state="AVAILABLE", traffic_percent=share) for v, share in shares.items()]
         return LiveModel(scores_tables=True, versions=sorted(versions, key=lambda each: -each.version))

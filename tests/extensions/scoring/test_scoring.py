@@ -190,6 +190,8 @@ def test_canary_that_scores_tables_is_promoted_or_rolled_back(
     assert 200 < score()[2] < 400
     outcome = pipeline.poll(deployment, **plan)
     if decision == "promoted":
+        counts = pipeline.record()["history"][-1]
+        assert counts["canary"]["requests"] + counts["stable"]["requests"] == 1000, "a window counts once"
         assert "gets 60%" in outcome["waiting"]["text"] and outcome["waiting"]["requests"] is None
         assert 500 < score()[2] < 700
         outcome = pipeline.poll(deployment, **plan)

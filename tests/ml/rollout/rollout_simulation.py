@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -157,6 +157,7 @@ class _Clients:
 class _World:
     """Record, server and captured requests of one history."""
 
+    has_stats: ClassVar[bool] = True
     point: Point
     clients: _Clients
     record: ModelRecord
@@ -177,7 +178,7 @@ class _World:
         self.at += timedelta(seconds=1)
         self.stamps += [self.at] * (len(self.clients.answered) - earlier)
 
-    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+    def counts(self, model_name: str, since: str | None = None) -> dict[int, dict[str, Any]]:
         entries = {}
         for version, total in self.clients.totals.items():
             rows = [

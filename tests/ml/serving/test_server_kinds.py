@@ -60,5 +60,7 @@ class TestTensorFlowModelServer(TestServerByRpc):
 
 
 def test_unregistered_kind_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"'serving_kind' is 'triton', expected one of bundled, .*tensorflow_model_serv"):
+    with pytest.raises(
+        BadInput, match=r"'serving_kind' is 'triton', expected one of batch, bundled, .*tensorflow_model"
+    ):
         ServerAddress.of({"serving_kind": "triton"})

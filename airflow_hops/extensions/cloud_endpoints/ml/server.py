@@ -131,7 +131,7 @@ class EndpointServer(ModelServer):
                 raise HopsError(f"{part}, is {state.state} after {timeout_s:.0f} s")
             time.sleep(self.shares.poll_s)
 
-    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+    def counts(self, model_name: str, since: str | None = None) -> dict[int, dict[str, Any]]:
         """Raises BadInput: the service does not count the requests of a version as a rollout needs it."""
         raise BadInput(f"model {model_name!r}: {self.why_no_counts}")
 

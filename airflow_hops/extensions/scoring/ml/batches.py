@@ -38,13 +38,11 @@ class ScoredBy:
 
     Attributes:
         percent: Its share of the keys.
-        since: Since when a canary serves, ISO 8601 UTC.
     """
 
     model: Artifact
     version: int
     percent: int = 100
-    since: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class ScoringPlan:
         model_name: Name of the model, if it was deployed.
         key: Column of the key.
         captured: Folder for the captured rows, ``v<version>/<split>/``; None to capture nothing.
+        window: Name of the window, which is part of the captured rows' IDs.
     """
 
     model: Artifact
@@ -75,6 +74,7 @@ class ScoringPlan:
     model_name: str | None = None
     key: str | None = None
     captured: OutputFolder | None = None
+    window: str = ""
 
     @property
     def canary(self) -> ScoredBy | None:
@@ -223,7 +223,7 @@ def score_part(plan: ScoringPlan, part: TransformPart) -> str:
                     version = str(answer.by.version)
                     summary.by_version[version] = summary.by_version.get(version, 0) + len(answer.rows)
                 for answer in answers if plan.captured else ():
-                    ids = _ids(plan.key, batch, f"{part.split}-{part.number}", summary.rows)
+                    ids = _ids(plan, batch, f"{part.split}-{part.number}", summary.rows)
                     write(
                         captured_folder / f"v{answer.by.version}" / part.split / name, answer.captured(plan, batch, ids)
                     )
@@ -332,12 +332,12 @@ def _in_order(parts: Sequence[tuple[Array, pa.RecordBatch]]) -> pa.RecordBatch:
     return table.take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
-def _ids(key: str | None, batch: pa.RecordBatch, part: str, first: int) -> pa.Array:
-    """Returns the IDs of a batch's rows: the keys, or the number in the part where there is none."""
-    numbers = pa.array([f"{part}-{row}" for row in range(first, first + batch.num_rows)], pa.string())
-    if key is None:
-        return numbers
-    return pc.coalesce(batch.column(batch.schema.get_field_index(key)).cast(pa.string()), numbers)
+def _ids(plan: ScoringPlan, batch: pa.RecordBatch, part: str, first: int) -> pa.Array:
+    """Returns the IDs of a batch's rows, ``<key>@<window>``; without a key, its place is that of the row's number."""
+    names = pa.array([f"{part}-{row}" for row in range(first, first + batch.num_rows)], pa.string())
+    if plan.key is not None:
+        names = pc.coalesce(batch.column(batch.schema.get_field_index(plan.key)).cast(pa.string()), names)
+    return pc.binary_join_element_wise(names, plan.window, "@")
 
 
 def _load(plan: ScoringPlan, model: Artifact) -> SignatureModel:
@@ -359,6 +359,8 @@ def empty_predictions(model: SignatureModel, plan: ScoringPlan, file: File) -> A
     for name, (dtype, scalar) in model.outputs.items():
         item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
         fields.append(pa.field(name, item if scalar else pa.list_(item)))
+    if plan.live:
+        fields.append(pa.field(VERSION, pa.int64()))
     return pa.schema(fields).empty_table()
 
 

@@ -1,6 +1,6 @@
 """Captured rows of scores, in the layout of the model server's captured requests, each window's rows once.
 
-Monitors and rollouts read them as they read requests: a row is a request whose ID is its key.
+Monitors and rollouts read them as they read requests: a row is a request whose ID is its key and its window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.capture_layout import folder_name
+from airflow_hops.core.capture_layout import folder_name, time_of
+from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
@@ -38,11 +39,13 @@ class ScoredWindow:
 
     Attributes:
         id: Digest of the task and the window.
+        name: End of the window, ISO 8601, or the run.
     """
 
     store: ArtifactStore
     model_name: str
     id: str
+    name: str
 
     @classmethod
     def of(
@@ -50,14 +53,20 @@ class ScoredWindow:
     ) -> ScoredWindow:
         """Returns the window of the scored examples; without one, the task's run takes its place."""
         what = [producer.dag_id, producer.task, *(window or (producer.run_id,))]
-        return cls(store, model_name, hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16])
+        name = window[1] if window and window[1] else producer.run_id
+        return cls(store, model_name, hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16], name)
+
+    @property
+    def staging(self) -> str:
+        """Returns the address of the folder for rows that executors on other hosts have scored."""
+        return self.store.internal("_serving", "scoring", self.id)
 
     def commit(
         self,
         services: Mapping[str, str],
         files: Mapping[int, Sequence[Path]],
         counts: Mapping[int, Mapping[str, int]],
-        since: str | None,
+        shadow: int | None = None,
     ) -> None:
         """Publishes captured rows and, while there is a canary, the counts of each version.
 
@@ -65,37 +74,50 @@ class ScoredWindow:
             services: Services of the step, which name the place of captured rows.
             files: Rows by version, without the time of capture.
             counts: ``rows`` and ``failed`` by version.
-            since: Since when the canary scores, ISO 8601 UTC; None without one. Older counts are removed.
+            shadow: Version whose scores are not handed on.
         """
         place = capture_path(services)
         with exclusive(self.store, f"{self._counts}.lock", f"the scores of {self.model_name!r}", _LOCK_S):
+            challenger = read_record(self.store, self.model_name).challenger
+            since = None if challenger is None else datetime.fromisoformat(challenger.since)
             if place is not None:
-                self._publish(open_files(place, storage_options_of(services, place, self.store)), files)
+                captured = open_files(place, storage_options_of(services, place, self.store))
+                self._publish(captured, files, shadow, since)
             value = {"at": now(), "versions": {str(version): counts[version] for version in sorted(counts)}}
             if since is not None:
                 self.store.write_text(f"{self._counts}/{self.id}.json", json.dumps(value))
             for name, moment, _ in _windows(self.store, self.model_name):
-                if since is None or moment < datetime.fromisoformat(since):
+                if since is None or moment < since:
                     self.store.remove_text(f"{self._counts}/{name}")
 
-    def _publish(self, captured: CapturedFiles, files: Mapping[int, Sequence[Path]]) -> None:
+    def _publish(
+        self,
+        captured: CapturedFiles,
+        files: Mapping[int, Sequence[Path]],
+        shadow: int | None,
+        since: datetime | None,
+    ) -> None:
+        """Publishes the files that are not there, or older than the canary, whose rollout reads them by time."""
         folder = folder_name(self.model_name)
-        wanted = {
-            f"{self.id}-v{version}-{number}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.parquet": path
-            for version, paths in files.items()
-            for number, path in enumerate(paths)
-        }
+        wanted = {}
+        for version, paths in files.items():
+            for number, path in enumerate(paths):
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                wanted[f"{self.id}-v{version}-{'shadow-' * (version == shadow)}{number}-{digest}.parquet"] = path
         own = {name: name.partition("-")[2] for name in captured.sizes(folder) if f"Z-{self.id}-v" in name}
-        moment = datetime.fromisoformat(now())
+        stay = {
+            name for name, tail in own.items()
+            if tail in wanted and (since is None or (time_of(name) or since) >= since)
+        }  # fmt: skip
+        present, moment = {own[name] for name in stay}, datetime.fromisoformat(now())
         for tail, path in wanted.items():
-            if tail not in own.values():
+            if tail not in present:
                 table = pq.read_table(path)
                 times = pa.repeat(pa.scalar(moment, pa.timestamp("us", "UTC")), table.num_rows)
                 write_parquet(table.append_column("captured_at", times), path)
                 captured.publish(folder, tail, path.read_bytes())
-        for name, tail in own.items():
-            if tail not in wanted:
-                captured.remove(folder, name)
+        for name in own.keys() - stay:
+            captured.remove(folder, name)
 
     @property
     def _counts(self) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.serving_api import config, traffic_config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
@@ -71,11 +70,10 @@ class BatchServer(ModelServer):
         """Returns at once: :meth:`publish` has loaded the version."""
         on_state("AVAILABLE")
 
-    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
-        """Returns the rows that each version scored since the canary is there, and those on which it failed."""
+    def counts(self, model_name: str, since: str | None = None) -> dict[int, dict[str, Any]]:
+        """Returns the rows that each version scored since a time, and those on which it failed."""
         shares = self.shares.read(model_name)
-        challenger = read_record(self.store, model_name).challenger
-        scored = {} if challenger is None else scored_rows(self.store, model_name, challenger.since)
+        scored = scored_rows(self.store, model_name, since) if since else {}
         result = {}
         for version in self.configured(model_name):
             counts = scored.get(version, {"rows": 0, "failed": 0})

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn, ModelNotFound
+from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument, MissingColumn, ModelNotFound
 from airflow_hops.core.models.model_records import deployed_model, read_record
 from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.scoring.core import PredictionsProperties
 from airflow_hops.extensions.scoring.ml.batches import (
@@ -68,19 +69,31 @@ def run(
     _check_values(splits, columns)
     properties = ExamplesProperties.of(context.input("examples"))
     live: tuple[ScoredBy, ...] = ()
+    window = ScoredWindow.of(context.store, model_name or "", context.spec.producer, properties.window)
+    is_live = model_name is not None and version is None and not ServerAddress.of(context.spec.services).has_process
+    if shadow and not is_live:
+        raise BadInput(
+            "shadow is True, but only versions that score tables have a shadow: give model_name without a version, and "
+            "a connection of the kind 'batch'"
+        )
     if model_name is None:
         model, number = context.input("model"), None
-    elif version is None:
+    elif is_live:
         live = _live(context.store, model_name, shadow=shadow, key=properties.key)
         model, number = live[0].model, live[0].version
     else:
-        model, number = deployed_model(context.store, model_name, version)
+        model, number = deployed_model(context.store, model_name, version or "champion")
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
     paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
     there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
     result = list(splits) if splits is not None else list(properties.splits or there)
-    with step_pool(context, "local[*]") as pool, context.output(model=model) as writer:
+    others = {"canary": live[1].model} if len(live) > 1 else {}
+    with (
+        step_pool(context, "local[*]") as pool,
+        _capture_folder(context, pool, window) as captures,
+        context.output(model=model, **others) as writer,
+    ):
         files = pool.splits(context, "examples", result)
         loaded = SignatureModel(folder_of_model, signature)
         retained = tuple(columns) if columns is not None else tuple(filter(None, [properties.key]))
@@ -92,11 +105,11 @@ def run(
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         folder = pool.folder(context, writer)
-        captures = _capture_folder(context, pool) if live else None
-        key = properties.key if live else None
+        key, captured = (properties.key, captures) if live else (None, None)
         plan = ScoringPlan(
-            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captures
-        )
+            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captured,
+            window.name,
+        )  # fmt: skip
         parts = plan_parts([(split, file) for split, those in files.items() for file in those])
         summaries = run_parts(pool, score_part, plan, parts, ScoreSummary, context.progress)
         writer.add(uploaded_files(summaries))
@@ -131,10 +144,9 @@ def run(
                 more_labels=trained.more_labels,
             ).to_dict(),
         )
-    if captures is not None and model_name is not None:
-        window = ScoredWindow.of(context.store, model_name, context.spec.producer, properties.window)
-        since = live[1].since if len(live) > 1 else None
-        window.commit(context.spec.services, _fetched(context, captures, summaries, live), scored, since)
+        if live:
+            shadows = live[1].version if shadow and len(live) > 1 else None
+            window.commit(context.spec.services, _fetched(context, captures, summaries, scored), scored, shadows)
     return artifact
 
 
@@ -150,13 +162,23 @@ def _live(store: ArtifactStore, model_name: str, *, shadow: bool, key: str | Non
         raise ModelNotFound(model_name, "champion")
     if challenger is None or not (shadow or challenger.traffic_percent):
         return (ScoredBy(champion.model, champion.version),)
-    if key is None and not shadow:
+    canary = ScoredBy(challenger.model, challenger.version, challenger.traffic_percent)
+    if shadow:
+        return (ScoredBy(champion.model, champion.version), canary)
+    if key is None:
         raise BadInput(
             f"model {model_name!r}: version {challenger.version} is a canary, which scores "
             f"{challenger.traffic_percent}% of the keys, and the examples have no key; give PrepareOperator a key, or "
             "score with shadow=True"
         )
-    canary = ScoredBy(challenger.model, challenger.version, challenger.traffic_percent, challenger.since)
+    ours, theirs = ModelProperties.of(challenger.model), ModelProperties.of(champion.model)
+    for name in ("problem", "classes", "more_labels"):
+        if getattr(ours, name) != getattr(theirs, name):
+            raise BadInput(
+                f"model {model_name!r}: {name} of the canary, version {challenger.version}, is "
+                f"{getattr(ours, name)!r}, of the champion {getattr(theirs, name)!r}; both write the same columns, so "
+                "deploy it with canary_percent=100, or score with shadow=True"
+            )
     return (ScoredBy(champion.model, champion.version), canary)
 
 
@@ -173,25 +195,44 @@ def _check_canary(
         canary.check(file)
 
 
-def _capture_folder(context: StepContext, pool: Pool) -> OutputFolder:
-    """Returns the folder for captured rows until they are published: here, or in the store that the pool writes to."""
-    if not pool.reads_store:
-        return OutputFolder(str(context.scratch / "captured"))
-    return OutputFolder(context.store.internal("_serving", "scoring", uuid.uuid4().hex), context.store)
+@contextlib.contextmanager
+def _capture_folder(context: StepContext, pool: Pool, window: ScoredWindow) -> Iterator[OutputFolder]:
+    """Yields the folder for captured rows until they are published: here, or in the store if executors write to it."""
+    if pool.runs_here and not pool.reads_store:
+        yield OutputFolder(str(context.scratch / "captured"))
+        return
+    context.store.remove_folder(window.staging)
+    try:
+        yield OutputFolder(window.staging, context.store if pool.reads_store else None)
+    finally:
+        context.store.remove_folder(window.staging)
 
 
 def _fetched(
-    context: StepContext, folder: OutputFolder, summaries: Sequence[ScoreSummary], live: Sequence[ScoredBy]
+    context: StepContext,
+    folder: OutputFolder,
+    summaries: Sequence[ScoreSummary],
+    scored: Mapping[int, Mapping[str, int]],
 ) -> dict[int, list[Path]]:
-    """Returns the files of captured rows of each version on this machine, in the order of the parts."""
-    local = context.scratch / "captured"
+    """Returns the files of captured rows of each version on this machine, in the order of the parts.
+
+    Raises:
+        HopsError: rows are missing, as executors do not share the store's folder with this machine.
+    """
+    local = Path(folder.path) if folder.store is None else context.scratch / "captured"
     for entry in (entry for summary in summaries for entry in summary.captured):
         (local / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
         assert folder.store is not None
         folder.store.fetch(folder.path, FileEntry(**entry), local / entry["path"])
-    if folder.store is not None:
-        folder.store.remove_folder(folder.path)
-    return {each.version: sorted((local / f"v{each.version}").glob("*/part-*.parquet")) for each in live}
+    files = {version: sorted((local / f"v{version}").glob("*/part-*.parquet")) for version in scored}
+    for version, paths in files.items():
+        rows = sum(scan.footer(path).num_rows for path in paths)
+        if rows != scored[version]["rows"]:
+            raise HopsError(
+                f"version {version} scored {scored[version]['rows']} rows, of which {rows} are in {local}; the "
+                "executors must see the store's folder, as this machine does"
+            )
+    return files
 
 
 def _by_version(live: Sequence[ScoredBy], summaries: Sequence[ScoreSummary]) -> dict[int, dict[str, int]]:

@@ -26,9 +26,11 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.times import now
 from airflow_hops.extensions.scoring.ml import stage
 from airflow_hops.extensions.scoring.ml.batches import canary_side
 from airflow_hops.extensions.scoring.ml.captured import ScoredWindow, scored_rows
+from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.prepare import stage as prepare
 from airflow_hops.ml.skew import stage as skew
@@ -74,10 +76,10 @@ class Scoring:
 
         return self.world.served_function(serve, {"x": tf.float32, "carrier": tf.string}, **properties)
 
-    def serve(self, champion: Artifact, canary: Artifact | None = None, percent: int = 20) -> None:
+    def serve(self, champion: Artifact, canary: Artifact | None = None, percent: int = 20, since: str = SINCE) -> None:
         """Records version 1 as the champion, and version 2 as the canary."""
         first = ServedVersion.of(champion, 1, "/models/1", 100 - percent if canary else 100)
-        second = canary and ServedVersion.of(canary, 2, "/models/2", percent)
+        second = canary and replace(ServedVersion.of(canary, 2, "/models/2", percent), since=since)
         write_record(self.world.store, "m", ModelRecord(champion=first, challenger=second))
 
     def examples(self, day: int = 1, rows: int = ROWS, **columns: Any) -> Artifact:
@@ -128,7 +130,7 @@ def test_champion_scores_every_row_and_is_captured(scoring: Scoring) -> None:
     assert list(scores.columns) == ["probability", "version"] and len(scores) == ROWS
     assert set(scores["version"]) == {1} and artifact.properties["version"] == 1
     captured = scoring.captured()
-    assert captured["request_id"].tolist() == scores.index.tolist()
+    assert captured["request_id"].tolist() == [f"{key}@2026-11-02T00:00:00+00:00" for key in scores.index]
     assert captured["output.probability"].tolist() == captured["input.x"].tolist() == scores["probability"].tolist()
     assert captured["input.carrier"].tolist() == ["UA", "AA", "ü"] * (ROWS // 3)
 
@@ -149,17 +151,20 @@ def run_on_executors(root: str, options: Mapping[str, Any], *place: Any) -> Arti
 def test_rows_of_all_splits_are_captured_in_a_remote_store(
     tmp_path: Path, bucket: Bucket, own_process: Callable[..., Any]
 ) -> None:
-    store = ArtifactStore(f"{bucket.url}/hops", storage_options=bucket.options)
+    options = {**bucket.options, "key": "testing", "secret": "testing"}  # the process may be older than the variables
+    store = ArtifactStore(f"{bucket.url}/hops", storage_options=options)
     scoring = Scoring(World(tmp_path, store), own_process)
     services = {**scoring.services, "serving_capture_path": f"{store.root}/_serving/captured"}
     scoring.serve(scoring.model(0), scoring.model(100), 30)
     table = scoring.world.rows(scoring.examples(), "day")
     splits = {"train": [table[:200], table[200:400]], "eval": table[400:]}
     examples = scoring.world.examples(splits, key="id")
-    scores = own_process(run_on_executors, store.root, bucket.options, tmp_path, services, examples, {})
+    scores = own_process(run_on_executors, store.root, options, tmp_path, services, examples, {})
     files = bucket.fs.find(f"{store.root}/_serving/captured/m")
     captured = pa.concat_tables([pq.read_table(io.BytesIO(bucket.fs.cat_file(file))) for file in files])
-    assert sorted(captured["request_id"].to_pylist()) == sorted(table["id"].to_pylist())
+    assert sorted(each.partition("@")[0] for each in captured["request_id"].to_pylist()) == sorted(
+        table["id"].to_pylist()
+    )
     versions = [scoring.world.rows(scores, split)["version"].to_pylist() for split in splits]
     assert Counter(captured["version"].to_pylist()) == Counter(itertools.chain(*versions))
     assert not bucket.fs.find(f"{store.root}/_serving/scoring"), "nothing is left for the executors"
@@ -197,7 +202,10 @@ def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
     scores = scoring.scores(scoring.score(scoring.examples(), shadow=True))
     assert set(scores["version"]) == {1} and scores["probability"].max() < 100
     captured = scoring.captured()
-    assert captured.groupby("version")["request_id"].apply(set).tolist() == [set(scores.index)] * 2
+    keys = captured["request_id"].str.partition("@")[0]
+    assert keys.groupby(captured["version"]).apply(set).tolist() == [set(scores.index)] * 2
+    requests = CapturedRequests(str(scoring.folder), "m")
+    assert len(requests.names()) == len(requests.names(1)) == len(requests.names(2)) > 0, "monitors see a row once"
     assert captured.loc[captured["version"] == 2, "output.probability"].min() > 100
 
 
@@ -210,7 +218,32 @@ def test_champion_answers_where_the_canary_fails(scoring: Scoring) -> None:
     assert counts[2]["rows"] == 0 and abs(counts[2]["failed"] - 0.3 * ROWS) < 50
     server = ModelServer.of(scoring.services, scoring.world.store)
     server.serve("m", [1, 2])
-    assert server.counts("m")[2]["errors"] == counts[2]["failed"]
+    assert server.counts("m", SINCE)[2]["errors"] == counts[2]["failed"]
+
+
+def test_unchanged_rows_are_published_again_for_a_new_canary(scoring: Scoring) -> None:
+    """Its rollout reads rows by the time of their file, and counts a window once in each step."""
+    champion, canary = scoring.model(0), scoring.model(100)
+    scoring.serve(champion)
+    scoring.score(scoring.examples())
+    former = scoring.captured()["captured_at"].max()
+    since = now()
+    scoring.serve(champion, canary, 30, since)
+    for _ in range(2):
+        scoring.score(scoring.examples(), shadow=True)
+    captured = scoring.captured()
+    assert len(captured) == 2 * ROWS and captured["captured_at"].min() > former
+    assert scored_rows(scoring.world.store, "m", since) == {v: {"rows": ROWS, "failed": 0} for v in (1, 2)}
+
+
+def test_server_that_runs_gets_no_scored_rows(scoring: Scoring) -> None:
+    scoring.serve(scoring.model(0), scoring.model(100), 50)
+    scoring.services["serving_kind"] = "bundled"
+    scores = scoring.scores(scoring.score(scoring.examples()))
+    assert "version" not in scores and scores["probability"].max() < 100
+    assert not scoring.folder.exists()
+    with pytest.raises(BadInput, match="only versions that score tables have a shadow"):
+        scoring.score(scoring.examples(), shadow=True)
 
 
 def test_rerun_of_a_window_replaces_its_rows_alone(scoring: Scoring) -> None:
@@ -240,6 +273,8 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
 ) -> None:
     """The process ends after each of the calls that change files, in every state that an earlier kill has left."""
     folder, calls = tmp_path / "captured", 0
+    canary = ServedVersion.of(Artifact("file:///m", "model", "f"), 2, "/models/2", 50)
+    write_record(store, "m", ModelRecord(challenger=replace(canary, since=SINCE)))
     window = ScoredWindow.of(store, "m", Producer("d", "run", "score"), ("2026-11-01", "2026-11-02"))
 
     def commit(kill: int, values: Mapping[int, Sequence[float]]) -> bool:
@@ -271,14 +306,14 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
                 (ArtifactStore, "write_text"),
             ):
                 patch.setattr(owner, name, ending(getattr(owner, name)))
-            window.commit({"serving_capture_path": str(folder)}, files, counts, SINCE)
+            window.commit({"serving_capture_path": str(folder)}, files, counts)
             return True
         return False
 
     other = ScoredWindow.of(store, "m", Producer("d", "run", "score"), ("2026-11-02", "2026-11-03"))
     other_file = tmp_path / "other.parquet"
     pq.write_table(pa.table({"input.x": [-1.0], "version": [1]}), other_file)
-    other.commit({"serving_capture_path": str(folder)}, {1: [other_file]}, {1: {"rows": 1, "failed": 0}}, SINCE)
+    other.commit({"serving_capture_path": str(folder)}, {1: [other_file]}, {1: {"rows": 1, "failed": 0}})
     states: list[dict[int, list[float]]] = [{1: [0.0, 0.0, 1.0]}, {1: [0.0, 2.0], 2: [3.0]}, {2: [0.0]}, {1: [4.0]}]
     for kill in range(1, 12):
         for values in states:
@@ -301,6 +336,7 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
         ({}, {"key": None}, {}, "version 2 is a canary, which scores 20% of the keys, and the examples have no key"),
         ({}, {"id": [None, *range(1, ROWS)]}, {}, "column 'id', the key, is null in 1 of"),
         ({"output": "other"}, {}, {}, "version 2, the canary, has the outputs .*other"),
+        ({"classes": ["yes", "no"]}, {}, {}, r"classes of the canary, version 2, is \('yes', 'no'\), of the champ"),
     ],
 )
 def test_tables_that_cannot_be_scored_are_refused(
