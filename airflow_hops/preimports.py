@@ -5,6 +5,7 @@ After an update of this package, scheduler and DAG processor must be restarted, 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 
@@ -20,11 +21,17 @@ _MODULES = (*TASK_PROCESS, "airflow_hops.operators", "airflow_hops.runner.user_c
 def on_starting(component: object) -> None:
     """Imports the modules in the scheduler and the DAG processor only, and reads what each fork would read again."""
     if FORKING_JOBS & sys.modules.keys():
-        for module in _MODULES:
-            importlib.import_module(module)
-        from airflow.sdk import Asset
+        _prepare()
 
-        # Airflow 3.3: for the first address, it imports the kinds of assets of all providers, and with them boto3.
-        Asset("hops://dag/task")
-        extensions(SOURCES)
-        read_sources()
+
+@functools.cache
+def _prepare() -> None:
+    """Imports and reads once; Airflow calls the hook in the forks, too, which have it done."""
+    for module in _MODULES:
+        importlib.import_module(module)
+    from airflow.sdk import Asset
+
+    # Airflow 3.3: for the first address, it imports the kinds of assets of all providers, and with them boto3.
+    Asset("hops://dag/task")
+    extensions(SOURCES)
+    read_sources()

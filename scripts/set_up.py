@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 
     Attributes:
         name: What it makes.
-        usual_s: Seconds that it takes on two quiet cores, with nothing downloaded before.
+        usual_s: Estimate of the seconds that it takes on two quiet cores, by which the bar grows.
         run: Makes it; returns whether there was anything to do.
     """
 
@@ -72,8 +72,8 @@ class Progress:
     A stage counts by its usual seconds: wholly when it has ended, and nearly so when it takes longer.
     """
 
-    def __init__(self, stages: Sequence[Stage], usual_s: float) -> None:
-        self._stages, self._usual_s = stages, usual_s
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._stages = stages
         self._started: dict[str, float] = {}
         self._ended: set[str] = set()
         self._begun = time.monotonic()
@@ -110,7 +110,7 @@ class Progress:
         share /= sum(stage.usual_s for stage in self._stages)
         names = [name for name in self._started.copy() if name not in self._ended]
         bar = ("#" * round(30 * share)).ljust(30, ".")
-        return f"[{bar}] {share:4.0%}, {now - self._begun:.0f} s of usually {self._usual_s:.0f}: {', '.join(names)}"
+        return f"[{bar}] {share:4.0%}, {now - self._begun:.0f} s: {', '.join(names)}"
 
     def _draw(self) -> None:
         terminal = sys.stdout.isatty()
@@ -132,12 +132,11 @@ def main() -> int:
         return fail(f"the checkout's path has a space in it ({ROOT}); Spark's start scripts do not bear one: move it")
     begun = time.monotonic()
     side_by_side = stages(demo=sys.argv[1:] == ["demo"])
-    usual_s = BRING_UV.usual_s + max(sum(stage.usual_s for stage in each) for each in side_by_side)
     if not (AIRFLOW.exists() and RUNTIME.exists()):
         say("Makes .venv for Airflow, and .venv-runtime for TensorFlow and Spark, and compiles Horovod for it.")
-        say(f"Takes {usual_s / 60:.0f} minutes on two quiet cores, once. Interrupted, it continues at the next start.")
+        say("Takes some minutes, and 160 s of CPU time, once. Interrupted, it continues at the next start.")
     try:
-        with Progress([BRING_UV, *(stage for each in side_by_side for stage in each)], usual_s) as progress:
+        with Progress([BRING_UV, *(stage for each in side_by_side for stage in each)]) as progress:
             done = [progress.run([BRING_UV])]
             with ThreadPoolExecutor() as threads:
                 done += threads.map(progress.run, side_by_side)
@@ -184,7 +183,7 @@ def make_airflow_environment(*, demo: bool) -> bool:
     announce(AIRFLOW, pins)
     made = create_environment(AIRFLOW, pins, uv=str(uv_program()), versions=[sys.version_info[:2]], say=say_of_uv)
     package = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
+    if made or not has(AIRFLOW, "airflow_hops") or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
         command = [str(uv_program()), "pip", "install", "--quiet", *target, "--no-deps", "--editable", str(ROOT)]
         if not run(command, uv_variables(os.environ)):
@@ -192,6 +191,11 @@ def make_airflow_environment(*, demo: bool) -> bool:
         PACKAGE_STAMP.write_text(package)
         return True
     return False
+
+
+def has(environment: Path, package: str) -> bool:
+    """Tells whether a package is installed: uv removes what pins lack, and may have been interrupted after that."""
+    return any(environment.glob(f"lib/python3*/site-packages/{package}-*.dist-info"))
 
 
 def check_build_tools() -> bool:
@@ -222,7 +226,7 @@ def add_test_tools() -> bool:
     pins, stamp = pins_of(RUNTIME), RUNTIME / "hops-test-tools.sha256"
     tools = pins.with_name(profile_of_runtime().pins.replace(".txt", "-test.txt"))
     wanted = fingerprint(tools) + fingerprint(pins)
-    if stamp.exists() and stamp.read_text() == wanted:
+    if stamp.exists() and stamp.read_text() == wanted and has(RUNTIME, "pytest"):
         return False
     target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(pins)]
     command = [str(uv_program()), "pip", "install", "--quiet", *target, "-r", str(tools)]

@@ -39,10 +39,26 @@ def test_time_without_a_core_does_not_count() -> None:
     os.sched_setaffinity(0, {min(allowed)})
     try:
         with running(CHILD) as pid, running(BUSY), running(BUSY), running(BUSY):  # four on one core
-            began_s, given = time.monotonic(), GivenTime(pid)
+            began_s, clock = time.monotonic(), GivenTime(pid)
             while cpu_seconds(pid) < 0.5:
                 time.sleep(0.05)
-            assert given.seconds() < 0.6 * (time.monotonic() - began_s)
+            assert clock.seconds() < 0.6 * (time.monotonic() - began_s)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_process_that_spins_on_one_core_uses_up_its_time() -> None:
+    """Its threads wait for each other's core, and for no other process's."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    spin = f"import subprocess\nfor _ in range(15): subprocess.Popen([{sys.executable!r}, '-c', {BUSY!r}])\n{BUSY}"
+    try:
+        with running(spin) as pid:
+            wait_for(lambda: len([*descendants(pid)]) == 15)
+            began_s, clock = time.monotonic(), GivenTime(pid)
+            while clock.seconds() < 0.3:
+                time.sleep(0.1)
+            assert clock.seconds() > 0.09 * (time.monotonic() - began_s - 1.2)
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -50,8 +66,8 @@ def test_time_without_a_core_does_not_count() -> None:
 def test_hanging_process_uses_up_its_time() -> None:
     now = itertools.count(0.0, 2.0)
     with running(HANGS) as pid:
-        given = GivenTime(pid, clock=lambda: next(now))
-        assert any(given.seconds() > 60.0 for _ in range(100))
+        clock = GivenTime(pid, clock=lambda: next(now))
+        assert any(clock.seconds() > 60.0 for _ in range(100))
 
 
 def test_wait_in_vain_ends() -> None:

@@ -88,6 +88,18 @@ def test_name_of_two_distributions_is_refused(install: Any) -> None:
         extensions(LAUNCHERS)
 
 
+def test_distributions_are_found_and_lost_as_they_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks of a scheduler have what it has read, which may be older than an installation."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    assert "niced" not in extensions(LAUNCHERS)
+    write_distribution(place, "hops-example", EXAMPLE)
+    assert "niced" in extensions(LAUNCHERS)
+    shutil.rmtree(place / "hops_example-1.0.dist-info")
+    assert "niced" not in extensions(LAUNCHERS)
+
+
 def test_metadata_of_an_older_installation_are_not_read(install: Any) -> None:
     """The files of the package replace them: an extension that was removed is not found by its old metadata."""
     install("[airflow_hops.launchers]\ngone = airflow_hops.extensions.gone:Launcher\n", OWN)

@@ -8,6 +8,7 @@ removed.
 from __future__ import annotations
 
 import configparser
+import os
 import sys
 from collections import ChainMap
 from collections.abc import Mapping
@@ -75,11 +76,19 @@ class Extension:
 
 def extensions(group: str) -> Mapping[str, Extension]:
     """Returns the implementations of a group by name. Raises BadInput if two distributions register the same name."""
-    return _extensions(group, tuple(sys.path))
+    return _extensions(group, tuple(_state_of(place) for place in sys.path))
+
+
+def _state_of(place: str) -> tuple[str, int]:
+    """Returns an entry of the import path, and when a distribution was last installed there or removed."""
+    try:
+        return place, os.stat(place or ".").st_mtime_ns  # noqa: PTH116  # a path object takes longer than the call
+    except OSError:
+        return place, 0
 
 
 @cache
-def _extensions(group: str, path: tuple[str, ...]) -> Mapping[str, Extension]:
+def _extensions(group: str, path: tuple[tuple[str, int], ...]) -> Mapping[str, Extension]:
     own = _own().get(group, {})
     results = {name: Extension(group, name, value, OWN) for name, value in own.items()}
     # As for imports, the first of a name on the path counts. That of this package is an older one's: files replace it.
@@ -94,13 +103,13 @@ def _extensions(group: str, path: tuple[str, ...]) -> Mapping[str, Extension]:
 
 
 @cache
-def _registered_in(place: str) -> dict[str, tuple[EntryPoint, ...]]:
+def _registered_in(place: tuple[str, int]) -> dict[str, tuple[EntryPoint, ...]]:
     """Returns registrations by distribution, in an entry of the import path; forks have what their parent has read.
 
     Metadata of all distributions is read once, since that takes as long as forking a step.
     """
     results: dict[str, tuple[EntryPoint, ...]] = {}
-    for each in distributions(path=[place]):
+    for each in distributions(path=[place[0]]):
         if "[airflow_hops." in (each.read_text("entry_points.txt") or ""):
             results.setdefault(each.name, tuple(each.entry_points))
     return results

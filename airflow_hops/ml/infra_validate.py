@@ -151,7 +151,8 @@ def throwaway_server(folder: Path, scratch: Path) -> Iterator[Callable[[], tuple
         def check_server() -> None:
             code = process.poll()
             if code is not None or used.seconds() > _LOAD_S:
-                problem = f"has run for {_LOAD_S:g} s" if code is None else f"ended with exit code {code}"
+                late = f"has run for {_LOAD_S:g} s, without those in which it waited for a core,"
+                problem = late if code is None else f"ended with exit code {code}"
                 lines = "\n".join(f"  {line}" for line in last_lines())
                 raise HopsError(f"the model server {problem} before the model answered; its last lines:\n{lines}")
 

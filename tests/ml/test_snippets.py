@@ -131,7 +131,7 @@ def test_snippets_call_existing_names(snippet: Snippet) -> None:
 def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -> None:
     snippets = [each for each in SNIPPETS if each.language == "python" and not each.fragment]
     sources = {each.name: each.source for each in snippets if is_of_ml_side(each.source)}
-    assert len(own_process(train, sources)) > 3
+    assert len(own_process(train, sources)) >= 3
 
 
 def run_named(name: str, folder: Path) -> None:

@@ -14,6 +14,8 @@ from airflow_hops.core.processes.periodic import calling_periodically
 _LEAST_SHARE = 0.01
 """Share of a core below which a process counts as idle: threads that only look around use less."""
 _EVERY_S = 1.0
+_MOST = 0.9
+"""Share of the time in which the clock stands still at most, so that what hangs ends within ten times its limit."""
 
 
 def cpu_seconds(*pids: int) -> float:
@@ -27,15 +29,21 @@ def cpu_seconds(*pids: int) -> float:
 
 
 class GivenTime:
-    """Clock that stands still while a thread of a process, or of a descendant, waits for a core that others use.
+    """Clock that goes slower while a thread of a process, or of a descendant, waits for a core.
 
-    So a process uses up its time if it computes, sleeps or hangs, but not because the machine is busy.
+    So a process uses up its time if it computes, sleeps or hangs, but hardly because the machine is busy. At its
+    slowest, as for more threads than cores that spin, the clock has a tenth of its speed.
+
+    Args:
+        pid: The process.
+        clock: Returns seconds.
+        alone: Whether descendants do not count.
     """
 
-    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pid, self._clock, self._held_up_s = pid, clock, 0.0
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic, *, alone: bool = False) -> None:
+        self._pid, self._clock, self._alone, self._held_up_s = pid, clock, alone, 0.0
         self._began_s = self._seen_s = clock()
-        self._waits_ns = _waits_ns(pid)
+        self._waits_ns = _waits_ns(pid, alone=alone)
 
     def seconds(self) -> float:
         """Returns the seconds since the start, as of the last look, which is at most a second ago."""
@@ -46,17 +54,17 @@ class GivenTime:
         """Returns the seconds since the start in which the clock stood still, as of the last look."""
         now_s = self._clock()
         if (passed_s := now_s - self._seen_s) >= _EVERY_S:
-            waits_ns = _waits_ns(self._pid)
+            waits_ns = _waits_ns(self._pid, alone=self._alone)
             longest_ns = max((ns - self._waits_ns.get(thread, 0) for thread, ns in waits_ns.items()), default=0)
-            self._held_up_s += min(passed_s, longest_ns / 1e9)
+            self._held_up_s += min(_MOST * passed_s, longest_ns / 1e9)
             self._seen_s, self._waits_ns = now_s, waits_ns
         return self._held_up_s
 
 
-def _waits_ns(pid: int) -> dict[Path, int]:
+def _waits_ns(pid: int, *, alone: bool) -> dict[Path, int]:
     """Returns how long each thread has waited for a core; nothing if the kernel does not count it."""
     results = {}
-    for each in (pid, *descendants(pid)):
+    for each in (pid,) if alone else (pid, *descendants(pid)):
         for path in Path(f"/proc/{each}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError, IndexError):  # the thread has ended
                 results[path] = int(path.read_text().split()[1])

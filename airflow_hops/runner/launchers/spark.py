@@ -122,7 +122,14 @@ class SparkLauncher(Launcher):
         if is_local_master(master):  # the step starts a JVM if it needs one
             properties = {**_DEFAULTS, **_ON_THIS_MACHINE}
             if launcher is None:
-                if find_connection(self.conn_id, "spark") is None:
+                connection = find_connection(self.conn_id, "spark")
+                extra = {} if connection is None else connection[0].extra_dejson
+                if useless := next((name for name in ("keytab", "principal") if extra.get(name)), None):
+                    raise ConnectionFieldError(useless, conn_id=self.conn_id).with_text(
+                        f"connection {self.conn_id!r}: field {useless!r} has no effect with the master {master!r}; "
+                        f"name it in conf, as spark.kerberos.{useless}"
+                    )
+                if connection is None:
                     log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
                 properties["spark.driver.extraJavaOptions"] = shlex.join(JVM_OPTIONS)
                 launcher = LocalLauncher(self.runtime, self.warm)

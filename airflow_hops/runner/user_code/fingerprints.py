@@ -27,7 +27,8 @@ def step_sources() -> list[str]:
     layers = [root / name for root in (package, *package.glob("extensions/*")) for name in ML_SIDE]
     sources = [str(source) for layer in layers if (source := layer.with_suffix(".py")).is_file()]
     for folder, _, names in itertools.chain.from_iterable(map(os.walk, layers)):
-        sources += [f"{folder}/{name}" for name in names if name.endswith(".py")]
+        # Emacs 29: the lock of a file that is edited is a link to nothing, such as .#step.py.
+        sources += [f"{folder}/{name}" for name in names if name.endswith(".py") and not name.startswith(".")]
     return sorted(sources)
 
 

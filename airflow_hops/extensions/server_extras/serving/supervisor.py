@@ -66,7 +66,7 @@ class _Worker:
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain
         )
         assert self.process.stdin is not None
-        self._given, self._held_up_s = GivenTime(self.process.pid), 0.0
+        self._given, self._held_up_s = GivenTime(self.process.pid, alone=True), 0.0  # writers of captures are nice
         with contextlib.suppress(BrokenPipeError):  # it has already ended, which is seen at the next look
             self.process.stdin.write(pickle.dumps(assignment))
             self.process.stdin.flush()
