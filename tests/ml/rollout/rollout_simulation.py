@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -157,7 +157,6 @@ class _Clients:
 class _World:
     """Record, server and captured requests of one history."""
 
-    has_stats: ClassVar[bool] = True
     point: Point
     clients: _Clients
     record: ModelRecord
@@ -276,6 +275,7 @@ def simulate(point: Point, seed: int, patch: pytest.MonkeyPatch) -> RolloutDecis
         serve_again=nothing,
         last_error=lambda *_: "",
         counts=world.counts,
+        has_stats=True,
         flush_capture=nothing,
     )
     producer = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, iteration=-1)
