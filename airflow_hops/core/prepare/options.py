@@ -39,11 +39,12 @@ class PrepareOptions(StepOptions):
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
             raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
-        of_label = {"eval_percent": 20, "newest_s": None, "problem": None, "classes": None, "weight": None}
-        useless = next((name for name, unset in of_label.items() if getattr(self, name) != unset), None)
-        if not self.label and (useless := useless or ("more_labels" if self.more_labels else None)):
-            name = useless.removesuffix("_s")
-            raise BadInput(f"label is None, but {name} is {getattr(self, useless)!r}; rows to be scored have no {name}")
+        if not self.label:
+            unset = PrepareOptions(self.prepare, "a label")
+            for option in ("eval_percent", "newest_s", "problem", "classes", "weight", "more_labels"):
+                if (value := getattr(self, option)) != getattr(unset, option):
+                    name = option.removesuffix("_s")
+                    raise BadInput(f"label is None, but {name} is {value!r}; rows to be scored have no {name}")
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
         if self.newest_s is not None and self.newest_s <= 0:

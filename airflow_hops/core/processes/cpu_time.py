@@ -41,16 +41,22 @@ class GivenTime:
     """
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic, *, alone: bool = False) -> None:
-        self._pid, self._clock, self._alone, self._held_up_s = pid, clock, alone, 0.0
+        self._pid, self._clock, self._alone = pid, clock, alone
+        self._held_up_s = self._told_s = 0.0
         self._began_s = self._seen_s = clock()
         self._waits_ns = _waits_ns(pid, alone=alone)
 
     def seconds(self) -> float:
         """Returns the seconds since the start, as of the last look, which is at most a second ago."""
-        held_up_s = self.held_up_s()
+        held_up_s = self._held_up()
         return self._seen_s - self._began_s - held_up_s
 
-    def held_up_s(self) -> float:
+    def newly_held_up_s(self) -> float:
+        """Returns the seconds since the last call, or the start, in which the clock stood still."""
+        former_s, self._told_s = self._told_s, self._held_up()
+        return self._told_s - former_s
+
+    def _held_up(self) -> float:
         """Returns the seconds since the start in which the clock stood still, as of the last look."""
         now_s = self._clock()
         if (passed_s := now_s - self._seen_s) >= _EVERY_S:

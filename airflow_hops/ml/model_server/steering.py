@@ -80,7 +80,47 @@ class ConfigFile:
         return config.change_config(self.path, change)
 
 
-class ConfigByRpc:
+class StoredConfig:
+    """A config in the artifact store.
+
+    Args:
+        store: The artifact store.
+        name: Name of the server in the store.
+        lock_s: Seconds to wait for another change.
+    """
+
+    def __init__(self, store: ArtifactStore, name: str, lock_s: float = 300.0) -> None:
+        self._store, self._lock_s = store, lock_s
+        self.source = store.internal("_serving", f"{name}.config")
+        self._lock = store.internal("_serving", f"{name}.lock")
+
+    def read(self) -> Any:
+        """Returns the ``ModelServerConfig`` that was written last."""
+        try:
+            return config.parse_config(self._store.read_text(self.source), self.source)
+        except FileNotFoundError:
+            return self._first_config()
+
+    def change(self, change: Callable[[Any], object]) -> Any:
+        """Applies ``change`` to the config, and returns its result. Raises ConfigError if it is not valid then."""
+        with exclusive(self._store, self._lock, self.source, self._lock_s):
+            original, changed = self.read(), self.read()
+            result = change(changed)
+            changed.model_config_list.SetInParent()
+            config.check_config(changed, self.source)
+            self._put(changed, original)
+        return result
+
+    def _first_config(self) -> Any:
+        """Returns the config before the first change: an empty one."""
+        return config.parse_config("", "")
+
+    def _put(self, changed: Any, original: Any) -> None:
+        """Makes a changed config that of the server."""
+        self._store.write_text(self.source, config.format_config(changed))
+
+
+class ConfigByRpc(StoredConfig):
     """A config that is stored in the artifact store, and sent by ``HandleReloadConfigRequest``.
 
     Args:
@@ -100,42 +140,23 @@ class ConfigByRpc:
         first: Path | None = None,
         load_timeout_s: float = 120.0,
     ) -> None:
-        self._store, self._connect, self._first = store, connect, first
-        self._load_timeout_s = load_timeout_s
-        self.source = store.internal("_serving", f"{name}.config")
-        self._lock = store.internal("_serving", f"{name}.lock")
+        super().__init__(store, name, 3 * load_timeout_s)
+        self._connect, self._first, self._load_timeout_s = connect, first, load_timeout_s
 
-    def read(self) -> Any:
-        """Returns the ``ModelServerConfig`` that was sent last."""
+    def _first_config(self) -> Any:
+        """Returns the config that the server was started with."""
+        return config.read_config(self._first) if self._first else super()._first_config()
+
+    def _put(self, changed: Any, original: Any) -> None:
+        """Writes and sends the changed config; puts the previous one back if the server refuses it, or is away."""
+        super()._put(changed, original)
         try:
-            return config.parse_config(self._store.read_text(self.source), self.source)
-        except FileNotFoundError:
-            return config.read_config(self._first) if self._first else config.parse_config("", "")
-
-    def change(self, change: Callable[[Any], object]) -> Any:
-        """Writes the changed config and sends it; restores the previous one if the server refuses it.
-
-        Raises:
-            ConfigError: the changed config is not valid.
-            HopsError: the server refuses it, or does not answer.
-        """
-        with exclusive(self._store, self._lock, self.source, 3 * self._load_timeout_s):
-            original, changed = self.read(), self.read()
-            result = change(changed)
-            changed.model_config_list.SetInParent()
-            config.check_config(changed, self.source)
-            self._write(changed)
-            try:
-                self._send(changed)
-            except HopsError:
-                self._write(original)
-                with contextlib.suppress(HopsError):
-                    self._send(original)
-                raise
-        return result
-
-    def _write(self, message: object) -> None:
-        self._store.write_text(self.source, config.format_config(message))
+            self._send(changed)
+        except HopsError:
+            super()._put(original, changed)
+            with contextlib.suppress(HopsError):
+                self._send(original)
+            raise
 
     def _send(self, message: Any) -> None:
         with self._connect() as client:

@@ -78,12 +78,11 @@ def run(context: StepContext, **options: Any) -> Artifact:
             context.progress(0.9, "rows are counted")
             total = RowCounts(rows_in, sum(classified.rows.values()), classified.rejected)
             _check_rows(classified, values, main, total)
-            splits: tuple[str, ...] = (
-                TRAIN,
-                *([EVAL] if values.eval_percent else []),
+            splits = (
+                *([TRAIN] if values.label else [ROWS]),
+                *([EVAL] if values.label and values.eval_percent else []),
                 *([NEWEST] if values.newest_s is not None else []),
             )
-            splits = splits if values.label else (ROWS,)
             for name in splits:
                 if not classified.rows.get(name):
                     raise BadInput(

@@ -246,7 +246,6 @@ class _Answer:
     """
 
     by: ScoredBy
-    model: SignatureModel
     rows: Array
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
@@ -320,7 +319,7 @@ def _answer(by: ScoredBy, model: SignatureModel, batch: pa.RecordBatch, rows: Ar
     """Returns a version's answer to rows of a batch."""
     part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
     inputs = model.arrays(part, where)
-    return _Answer(by, model, rows, inputs, model.answer(inputs, part.num_rows, where))
+    return _Answer(by, rows, inputs, model.answer(inputs, part.num_rows, where))
 
 
 def _in_order(parts: Sequence[tuple[Array, pa.RecordBatch]]) -> pa.RecordBatch:

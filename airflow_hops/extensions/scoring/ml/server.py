@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.serving_api import config, traffic_config
+from airflow_hops.core.serving_api import traffic_config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.steps.shared_places import SharedPlaces
@@ -20,6 +20,7 @@ from airflow_hops.core.store.leases import exclusive
 from airflow_hops.extensions.scoring.ml.batches import SignatureModel
 from airflow_hops.extensions.scoring.ml.captured import scored_rows
 from airflow_hops.ml.model_server.server import ModelServer
+from airflow_hops.ml.model_server.steering import StoredConfig
 from airflow_hops.ml.model_server.version_folders import version_folders
 from airflow_hops.serving.models.lookups import LOOKUP_NAME
 
@@ -30,7 +31,7 @@ _LOCK_S = 300.0
 class BatchServer(ModelServer):
     """Models that score tables; ``ScoreOperator`` reads their versions and shares from the model's record."""
 
-    configs: StoredConfigs
+    configs: StoredConfig
     shares: StoredShares
 
     has_stats: ClassVar[bool] = False
@@ -40,7 +41,7 @@ class BatchServer(ModelServer):
         """Returns the models of a connection; see :meth:`ModelServer.connect`."""
         places = SharedPlaces.of(services, store)
         folders = version_folders(places.base_path, places.storage_options)
-        return cls(at, places, store, folders, StoredConfigs(store), StoredShares(store))
+        return cls(at, places, store, folders, StoredConfig(store, "batch"), StoredShares(store))
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the configured versions, which are available."""
@@ -87,30 +88,6 @@ class BatchServer(ModelServer):
 
     def flush_capture(self) -> None:
         """No-op: a task that has ended has written its rows."""
-
-
-class StoredConfigs:
-    """The versions and labels of all models, as a ``ModelServerConfig`` in the store."""
-
-    def __init__(self, store: ArtifactStore) -> None:
-        self.store, self.source = store, store.internal("_serving", "batch.config")
-
-    def read(self) -> Any:
-        """Returns the ``ModelServerConfig``; an empty one if there is none yet."""
-        try:
-            return config.parse_config(self.store.read_text(self.source), self.source)
-        except FileNotFoundError:
-            return config.parse_config("", "")
-
-    def change(self, change: Callable[[Any], Any]) -> Any:
-        """Applies ``change`` to the config, and returns its result. Raises ConfigError if it is not valid then."""
-        with exclusive(self.store, f"{self.source}.lock", self.source, _LOCK_S):
-            message = self.read()
-            result = change(message)
-            message.model_config_list.SetInParent()
-            config.check_config(message, self.source)
-            self.store.write_text(self.source, config.format_config(message))
-        return result
 
 
 class StoredShares:

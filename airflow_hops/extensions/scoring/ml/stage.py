@@ -91,7 +91,7 @@ def run(
     others = {"canary": live[1].model} if len(live) > 1 else {}
     with (
         step_pool(context, "local[*]") as pool,
-        _capture_folder(context, pool, window) as captures,
+        _capture_folder(context, pool, window) if live else contextlib.nullcontext() as captures,
         context.output(model=model, **others) as writer,
     ):
         files = pool.splits(context, "examples", result)
@@ -105,9 +105,9 @@ def run(
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         folder = pool.folder(context, writer)
-        key, captured = (properties.key, captures) if live else (None, None)
+        key = properties.key if live else None
         plan = ScoringPlan(
-            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captured,
+            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captures,
             window.name,
         )  # fmt: skip
         parts = plan_parts([(split, file) for split, those in files.items() for file in those])
@@ -144,7 +144,7 @@ def run(
                 more_labels=trained.more_labels,
             ).to_dict(),
         )
-        if live:
+        if captures is not None:
             shadows = live[1].version if shadow and len(live) > 1 else None
             window.commit(context.spec.services, _fetched(context, captures, summaries, scored), scored, shadows)
     return artifact
@@ -160,11 +160,12 @@ def _live(store: ArtifactStore, model_name: str, *, shadow: bool, key: str | Non
     champion, challenger = record.champion, record.challenger
     if champion is None:
         raise ModelNotFound(model_name, "champion")
+    first = ScoredBy(champion.model, champion.version)
     if challenger is None or not (shadow or challenger.traffic_percent):
-        return (ScoredBy(champion.model, champion.version),)
+        return (first,)
     canary = ScoredBy(challenger.model, challenger.version, challenger.traffic_percent)
     if shadow:
-        return (ScoredBy(champion.model, champion.version), canary)
+        return (first, canary)
     if key is None:
         raise BadInput(
             f"model {model_name!r}: version {challenger.version} is a canary, which scores "
@@ -179,7 +180,7 @@ def _live(store: ArtifactStore, model_name: str, *, shadow: bool, key: str | Non
                 f"{getattr(ours, name)!r}, of the champion {getattr(theirs, name)!r}; both write the same columns, so "
                 "deploy it with canary_percent=100, or score with shadow=True"
             )
-    return (ScoredBy(champion.model, champion.version), canary)
+    return (first, canary)
 
 
 def _check_canary(

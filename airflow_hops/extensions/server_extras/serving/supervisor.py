@@ -66,7 +66,7 @@ class _Worker:
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain
         )
         assert self.process.stdin is not None
-        self._given, self._held_up_s = GivenTime(self.process.pid, alone=True), 0.0  # writers of captures are nice
+        self._given = GivenTime(self.process.pid, alone=True)  # writers of captures are nice
         with contextlib.suppress(BrokenPipeError):  # it has already ended, which is seen at the next look
             self.process.stdin.write(pickle.dumps(assignment))
             self.process.stdin.flush()
@@ -81,8 +81,7 @@ class _Worker:
         """Kills the worker if it hangs: the kernel still gives it connections, whose clients would wait forever."""
         seen_ns = self._alive.stat().st_mtime_ns
         # Count looks, since time also passes while the whole machine is suspended, or others use its cores.
-        held_up_s, self._held_up_s = self._held_up_s, self._given.held_up_s()
-        passed_s += held_up_s - self._held_up_s
+        passed_s -= self._given.newly_held_up_s()
         self._silent_s = self._silent_s + passed_s if seen_ns == self._seen_ns else 0.0
         self._seen_ns = seen_ns
         if timeout_s and self._silent_s >= timeout_s and not self.is_silent:

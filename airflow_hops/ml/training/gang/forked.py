@@ -87,7 +87,7 @@ class ForkedCrew(Crew):
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._ended = False
-        self._given, self._held_up_s = GivenTime(os.getpid()), 0.0
+        self._given = GivenTime(os.getpid())
         self._private, self._on_end = tuple(private), on_end
         self._leases: GpuLeases | None = None
         try:
@@ -122,9 +122,8 @@ class ForkedCrew(Crew):
                     process.gone = True
                     self._read(0, results)  # its last output is in the pipes
                     results.append(Event(rank, "exit", process.exit_code))
-            held_up_s, self._held_up_s = self._held_up_s, self._given.held_up_s()
-            if self._held_up_s > held_up_s:
-                results.append(Event(self.placements[0].rank, "held_up", self._held_up_s - held_up_s))
+            if held_up_s := self._given.newly_held_up_s():
+                results.append(Event(self.placements[0].rank, "held_up", held_up_s))
             if results or time.monotonic() >= deadline:
                 break
         if self._ended:
