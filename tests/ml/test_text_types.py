@@ -116,6 +116,8 @@ JSON_TYPES = [
     ("struct<x: string>", ['{"x": 9007199254740993}', '{"x": 0.5}'], [{"x": "9007199254740993"}, {"x": "0.5"}]),
     ("struct<at: string>", ['{"at": "2013-01-01T05:00:00Z"}', "null"], [{"at": "2013-01-01T05:00:00Z"}, None]),
     ("list<item: string>", ['["2013-01-01"]', "[]"], [["2013-01-01"], []]),
+    ("struct<x: struct<a: int64>>", ['{"x": {}}', '{"x": {"a": 1}}'], [{"x": {"a": None}}, {"x": {"a": 1}}]),
+    ("list<item: struct<a: int64>>", ["[{}]", '[{"a": 1}]', "[null]"], [[{"a": None}], [{"a": 1}], [None]]),
     ("string", ["{}", "null"], ["{}", None]),
     ("list<item: string>", ["[{}]", "[]"], [["{}"], []]),
     ("struct<x: string>", ['{"x": {}}', '{"x": null}'], [{"x": "{}"}, {"x": None}]),
@@ -187,6 +189,7 @@ def test_csv_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, cel
 @FEW
 @given(values=st.lists(JSON_VALUES | st.integers().map(str), min_size=1, max_size=6), cut=st.integers(0, 6))
 @example(values=["[]", "[[1], [2.5]]"], cut=1)  # a block is read in the types of later ones
+@example(values=["{}", '{"a": 1}'], cut=1)
 @example(values=["-0", "2"], cut=1)
 @example(values=['"2020-01-01 00:00:00.123456000"', '"2500-01-01 00:00"'], cut=1)
 def test_json_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, values: list[str], cut: int) -> None:

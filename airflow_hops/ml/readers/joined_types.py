@@ -107,6 +107,11 @@ def settled(type_: pa.DataType) -> pa.DataType:
     return map_types(type_, lambda leaf: TEXT if _is.is_struct(leaf) else INTEGER if leaf == LARGE_INTEGER else leaf)
 
 
+def without_empty(type_: pa.DataType) -> pa.DataType:
+    """Replaces objects without fields, at any depth, by null: later ones may have fields."""
+    return map_types(type_, lambda leaf: pa.null() if _is.is_struct(leaf) else leaf)
+
+
 def widened(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Converts values to a type that :func:`join` returned.
 

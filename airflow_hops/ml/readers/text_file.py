@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers.csv import CsvFile, check_header
-from airflow_hops.ml.readers.joined_types import join_texts
+from airflow_hops.ml.readers.joined_types import join_texts, without_empty
 from airflow_hops.ml.readers.jsonl import JsonLines
 from airflow_hops.ml.readers.notation import as_given
 from airflow_hops.ml.readers.notices import Notices
@@ -82,6 +82,7 @@ def types_of(file: RawFile, *, first_block_only: bool = False) -> Types:
         if first_block_only:
             if file.format == "csv":
                 check_header(types, batch, file)
+            types = {name: kind if name in source.schema else without_empty(kind) for name, kind in types.items()}
             break
     if not types:
         raise BadInput(f"{file.name}: {form.WITHOUT_ROWS}")
