@@ -4,8 +4,7 @@ import { type KeyboardEvent, memo, type ReactNode, useEffect, useMemo, useRef, u
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
 import { ColumnChoice } from "src/components/ColumnChoice";
 import { type Column, shownOf, sortRows, widthsOf } from "src/components/table";
-import { type Sort, ticked, useQueryList } from "src/hooks/useQueryState";
-import { useSortAtOnce } from "src/hooks/useSortAtOnce";
+import { type Sort, ticked, useQueryList, useSort } from "src/hooks/useQueryState";
 
 const TICK_WIDTH = 36;
 /** Rows that are drawn beyond those in sight. */
@@ -66,7 +65,7 @@ export function DataTable<Row>(props: Props<Row>) {
     onSelect,
     onOpen,
   } = props;
-  const [sort, setSort] = useSortAtOnce(`${name}sort`, props.initialSort ?? null);
+  const [sort, setSort] = useSort(`${name}sort`, props.initialSort ?? null);
   const [chosen, setChosen] = useQueryList(`${name}columns`);
   const shown = useMemo(() => shownOf(columns, chosen), [columns, chosen]);
   const ordered = useMemo(

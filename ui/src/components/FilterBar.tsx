@@ -1,9 +1,8 @@
 import { Button, CloseButton, HStack, Input, InputGroup, Text } from "@chakra-ui/react";
-import { type ReactNode, useEffect } from "react";
+import { type ReactNode, useEffect, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
 import { CheckMenu } from "src/components/CheckMenu";
 import { ticked, useQueryList, useQueryParam } from "src/hooks/useQueryState";
-import { useTyped } from "src/hooks/useTyped";
 
 const SETTLE_MS = 200;
 
@@ -24,18 +23,22 @@ export function FilterBar({ children, summary }: { children: ReactNode; summary?
 /** Text to search for, kept in the query under `name`; it takes effect when the typing pauses. */
 export function SearchInput({ name = "search", placeholder = "Search" }: { name?: string; placeholder?: string }) {
   const [value, setValue] = useQueryParam(name);
-  const { typed, type, note } = useTyped(name, value);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: to note what was asked changes nothing
+  const [typed, type] = useState(value);
+  const [known, setKnown] = useState(value);
+  if (value !== known) {
+    // By a link, or the back button.
+    setKnown(value);
+    type(value);
+  }
   useEffect(() => {
-    if (typed === value) {
-      return;
+    if (typed !== known) {
+      const timer = window.setTimeout(() => {
+        setKnown(typed);
+        setValue(typed);
+      }, SETTLE_MS);
+      return () => window.clearTimeout(timer);
     }
-    const timer = window.setTimeout(() => {
-      note(typed);
-      setValue(typed);
-    }, SETTLE_MS);
-    return () => window.clearTimeout(timer);
-  }, [typed, value, setValue]);
+  }, [typed, known, setValue]);
   return (
     <InputGroup
       width={{ base: "full", md: "64" }}

@@ -13,6 +13,16 @@ test("changes build on those that the address does not show yet", () => {
   expect(pending.changed("/runs", "?dag=b", { sort: "loss" })).toBe("dag=b&sort=loss");
 });
 
+test("what was asked for holds at once, on its page", () => {
+  const pending = new PendingQuery();
+  pending.changed("/runs", "?dag=a", { sort: "auc" });
+  pending.changed("/runs", "?dag=a", { sort: "loss" });
+  expect(["dag=a", "dag=a&sort=auc"].map((shown) => pending.at("/runs", shown))).toEqual(
+    Array(2).fill("dag=a&sort=loss"),
+  );
+  expect([pending.at("/data", "dag=a"), pending.at("/runs", "dag=b")]).toEqual(["dag=a", "dag=b"]);
+});
+
 test("what was asked of a page that one has left does not come to the next page", () => {
   const pending = new PendingQuery();
   pending.changed("/data", "?dag=a", { search: "temp" });

@@ -1,21 +1,24 @@
 /** State that lives in the address, so that it can be shared and found again after a reload. */
 
-import { useCallback, useEffect, useMemo, useRef } from "react";
+import { useCallback, useEffect, useMemo, useRef, useSyncExternalStore } from "react";
 import { useLocation, useNavigate, useSearchParams } from "react-router-dom";
 import { PendingQuery, type QueryChange } from "src/hooks/pendingQuery";
 
 export type { QueryChanges } from "src/hooks/pendingQuery";
 
 const pending = new PendingQuery();
+/** The change that the router is about to make. */
+const next = { frame: 0, timer: 0, push: false };
 
 /**
  * The query, and how to change several of its values at once.
  *
- * A change replaces the entry in the browser's history unless `push` is given: sorting is no step that one goes back.
- * One that comes late, when the browser is at the next page already and this one is still shown, is dropped.
+ * A change holds at once; the router, at whose changes all of the page is rendered, follows when that is painted. It
+ * replaces the entry in the browser's history unless `push` is given: sorting is no step that one goes back. A change
+ * that comes late, when the browser is at the next page already and this one is still shown, is dropped.
  */
 export function useQuery(): [URLSearchParams, (change: QueryChange, options?: { push?: boolean }) => void] {
-  const [query] = useSearchParams();
+  const [routed] = useSearchParams();
   const { pathname } = useLocation();
   const navigate = useNavigate();
   const shown = useRef("");
@@ -23,26 +26,31 @@ export function useQuery(): [URLSearchParams, (change: QueryChange, options?: { 
   useEffect(() => {
     shown.current = window.location.pathname;
   }, [pathname]);
-  useEffect(() => pending.settle(query.toString()), [query]);
+  useEffect(() => pending.settle(routed.toString()), [routed]);
+  const text = useSyncExternalStore(pending.subscribe, () => pending.at(pathname, routed.toString()));
+  const query = useMemo(() => new URLSearchParams(text), [text]);
   const change = useCallback(
     (changes: QueryChange, options?: { push?: boolean }) => {
-      const { pathname: path, search } = window.location;
-      if (path === shown.current) {
-        const next = pending.changed(path, search, changes);
-        void navigate({ search: next }, { replace: !options?.push, preventScrollReset: true });
+      if (window.location.pathname !== shown.current) {
+        return;
       }
+      const search = pending.changed(pathname, window.location.search, changes);
+      next.push ||= options?.push ?? false;
+      cancelAnimationFrame(next.frame);
+      clearTimeout(next.timer);
+      next.frame = requestAnimationFrame(() => {
+        next.timer = window.setTimeout(() => {
+          const isHere = window.location.pathname === shown.current;
+          if (isHere && pending.at(pathname, new URLSearchParams(window.location.search).toString()) === search) {
+            void navigate({ search }, { replace: !next.push, preventScrollReset: true });
+          }
+          next.push = false;
+        });
+      });
     },
-    [navigate],
+    [navigate, pathname],
   );
   return [query, change];
-}
-
-/**
- * Whether a rendered value is that of the address: while the router applies a change, what is rendered in between may
- * still have the value before.
- */
-export function isInAddress(name: string, value: string): boolean {
-  return (new URLSearchParams(window.location.search).get(name) ?? "") === value;
 }
 
 /** One text of the query; `initial` stands for its absence. */
