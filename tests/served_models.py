@@ -21,7 +21,7 @@ from waiting import wait_for
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import BlessingProperties
 from airflow_hops.core.evaluation import EvaluationProperties, EvaluationReport, Figures, ModelReference
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.runner.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]

@@ -19,8 +19,7 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.lineage import links_of
 from airflow_hops.core.models.continued_models import champion_of_run
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.new_rows import training_snapshot

@@ -27,8 +27,16 @@ from airflow_hops.core.artifacts.properties import (
 from airflow_hops.core.distances import SkewVerdict
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import EvaluationProperties, EvaluationReport
-from airflow_hops.core.models.model_record import ModelEvent, ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import find_record, read_record, read_records, record_uri, write_record
+from airflow_hops.core.models.model_record import (
+    ModelEvent,
+    ModelRecord,
+    ServedVersion,
+    find_record,
+    read_record,
+    read_records,
+    record_uri,
+    write_record,
+)
 from airflow_hops.core.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
 from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore

@@ -20,8 +20,7 @@ from step_runner import StepRunner
 from world import refused, states
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import record_uri
+from airflow_hops.core.models.model_record import ModelRecord, record_uri
 from airflow_hops.operators.deploy import DeployModelOperator
 
 pytestmark = pytest.mark.runtime

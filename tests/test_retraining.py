@@ -20,8 +20,7 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 from world import World, states, write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.retraining.conditions import AnyOf, Drift, Finding, Memory
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, newest_request
@@ -31,7 +30,7 @@ from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_key
-from airflow_hops.core.steps.run_records import write_record as write_run_record
+from airflow_hops.core.steps.run_record import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator

@@ -10,8 +10,16 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import Output, StepSpec
-from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, is_recorded
-from airflow_hops.core.steps.run_records import MAX_CODE_BYTES, MAX_CODE_FILES, read_code, read_record, write_record
+from airflow_hops.core.steps.run_record import (
+    MAX_CODE_BYTES,
+    MAX_CODE_FILES,
+    TRAIN_ENTRY,
+    RunRecord,
+    is_recorded,
+    read_code,
+    read_record,
+    write_record,
+)
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.run_records import without_secrets

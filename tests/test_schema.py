@@ -18,8 +18,7 @@ from world import World, path_of, results, states
 
 from airflow_hops.cli import schema as commands
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.schema.history import freeze_schema, publish_schema, schema_history, schema_text
 from airflow_hops.decorators.hops import schema_task
 

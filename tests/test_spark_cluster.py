@@ -27,8 +27,7 @@ from step_runner import StepRunner
 from airflow_hops.cli import check as doctor
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import StepFailed
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.runner.launchers.spark import SparkLauncher
 from airflow_hops.runner.runtime import RuntimeHook
 

@@ -28,8 +28,7 @@ from world import World, path_of, refused, write_artifact
 from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, total_rows
 from airflow_hops.core.errors import BadInput, DamagedArtifact, HopsError, RowsNotConserved, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, write_record
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached

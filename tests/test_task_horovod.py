@@ -12,8 +12,8 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import StepFailed
-from airflow_hops.core.steps.run_records import read_record
-from airflow_hops.core.training.records import id_of_record, read_training, trainings_uri
+from airflow_hops.core.steps.run_record import read_record
+from airflow_hops.core.training.record import id_of_record, read_training, trainings_uri
 from airflow_hops.web.runs.provenance import code_files
 
 pytestmark = pytest.mark.runtime

@@ -12,8 +12,7 @@ import pytest
 from world import World, results, states
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 
 pytestmark = pytest.mark.runtime
 

@@ -17,8 +17,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import HopsError, StepFailed
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.store import ArtifactStore
 
 REPOSITORY = Path(__file__).resolve().parent.parent

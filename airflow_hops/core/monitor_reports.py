@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.artifacts.segments import name_in, segment
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, name_in, segment
 from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.settings import CONN_TYPE

@@ -9,7 +9,7 @@ from airflow.sdk import Asset
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.artifacts.properties import BlessingProperties
-from airflow_hops.core.models.model_records import MODEL_NAME
+from airflow_hops.core.models.model_record import MODEL_NAME
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.runner.arguments import BadArgument, ModelName, Percent, Positive

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_hops.core.metrics import METRICS, check_minimum_value
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.names import check_known
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK

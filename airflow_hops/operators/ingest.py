@@ -15,8 +15,7 @@ from airflow.sdk import XComArg
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.retraining.triggered import extras, requested_window
-from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.sources.sources import REJECTED_FOLDER, RowSource, Source
+from airflow_hops.core.sources.sources import REJECTED_FOLDER, RowSource, Source, row_source
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator

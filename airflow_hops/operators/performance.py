@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
-from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_hops.core.artifacts.artifact import Producer, as_cached
 from airflow_hops.core.errors import UnreadableFile
-from airflow_hops.core.models.model_records import read_records
+from airflow_hops.core.models.model_record import read_records
 from airflow_hops.core.schema.history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_hops.airflow_internals.tasks import asset_exists
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import ModelNotFound
-from airflow_hops.core.models.model_records import find_record, recorded_models
+from airflow_hops.core.models.model_record import find_record, recorded_models
 from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.processes.remote_files import is_remote

@@ -14,10 +14,9 @@ from airflow_hops.airflow_internals.tasks import AirflowFailException, HITLUser
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.schema.history import frozen_name, publish_schema, schema_in_force
-from airflow_hops.core.schema.page import PROPOSED_PAGE
-from airflow_hops.core.schema.pages import write_page
+from airflow_hops.core.schema.page import PROPOSED_PAGE, write_page
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator, airflow_error

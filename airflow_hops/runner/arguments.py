@@ -21,7 +21,7 @@ from airflow.sdk import XComArg
 
 from airflow_hops.airflow_internals.tasks import ResolveMixin
 from airflow_hops.core.errors import BadInput, InvalidArgument
-from airflow_hops.core.models.model_records import MODEL_NAME, MODEL_NAME_IN_WORDS
+from airflow_hops.core.models.model_record import MODEL_NAME, MODEL_NAME_IN_WORDS
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.times import as_utc
 

@@ -8,11 +8,10 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.lineage import CONSTANTS, links_of
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.retraining.decisions import claim_request, note_no_new_rows
-from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.steps.run_record import INGEST_ENTRY
-from airflow_hops.core.steps.run_records import record_of
+from airflow_hops.core.sources.sources import row_source
+from airflow_hops.core.steps.run_record import INGEST_ENTRY, record_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.connections import state_of_sources
 

@@ -19,8 +19,7 @@ from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.distances import DRIFT
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.models.model_record import by_whom
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import by_whom, read_record
 from airflow_hops.core.performance import PerformanceProperties
 from airflow_hops.core.retraining import decisions
 from airflow_hops.core.retraining.conditions import Memory

@@ -14,8 +14,7 @@ from airflow_hops.core.errors import HopsError
 from airflow_hops.core.profiles import profile_of
 from airflow_hops.core.redaction import LEAST_CHARACTERS, REDACTED, masked, secrets_in
 from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.core.steps.run_record import RunRecord, is_recorded, record_key
-from airflow_hops.core.steps.run_records import has_record, write_record
+from airflow_hops.core.steps.run_record import RunRecord, has_record, is_recorded, record_key, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import now
 from airflow_hops.runner.environments.named import packages_from_elsewhere, packages_of, python_version

@@ -27,11 +27,11 @@ from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_folder, full_place, temporary_folder, variables_of_step
 from airflow_hops.core.redaction import hide
-from airflow_hops.core.sources.registered_sources import source_class
+from airflow_hops.core.sources.sources import source_class
 from airflow_hops.core.steps.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.runner.environments.named import runtime_fingerprint
 from airflow_hops.runner.launchers.base import Launcher, find_launcher

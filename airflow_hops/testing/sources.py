@@ -20,8 +20,7 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.programs import with_package
-from airflow_hops.core.sources.registered_sources import row_source, source_class
-from airflow_hops.core.sources.sources import RowSource, scheme_of
+from airflow_hops.core.sources.sources import RowSource, row_source, scheme_of, source_class
 
 _ONE_SIDE = ("airflow.sdk", "numpy", "pandas", "pyarrow", "pyspark", "tensorflow")
 _IMPORT = """

@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.models.model_record import ModelEvent, ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelEvent, ModelRecord, ServedVersion, write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, TrainingTry, training_id
-from airflow_hops.core.training.records import write_training
+from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, TrainingTry, training_id, write_training
 from airflow_hops.ml.tracking.curves import Curves
 
 _DAY_MS = 86_400_000

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.artifacts.segments import MOST_BYTES, is_segment, name_in, segment
+from airflow_hops.core.artifacts.artifact import MOST_BYTES, Producer, is_segment, name_in, segment
 from airflow_hops.core.capture_layout import folder_name
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import record_uri
+from airflow_hops.core.models.model_record import record_uri
 from airflow_hops.core.retraining.decisions import DecisionLog
 from airflow_hops.core.schema.history import frozen_name
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.owners import owned_names
-from airflow_hops.core.training.records import trainings_uri
+from airflow_hops.core.training.record import trainings_uri
 from airflow_hops.extensions.experiments.core.studies import app_id, study_folder
 from airflow_hops.extensions.kubernetes.runner.manifests import labels_of
 from airflow_hops.extensions.replay.core.backtest import BACKTEST

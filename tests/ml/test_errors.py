@@ -34,7 +34,7 @@ from airflow_hops.core.errors import (
     step_error,
 )
 from airflow_hops.core.json_files import parse_json
-from airflow_hops.core.models.model_records import deployed_model
+from airflow_hops.core.models.model_record import deployed_model
 from airflow_hops.core.names import check_known
 from airflow_hops.core.serving_api.answers import error_of
 from airflow_hops.core.serving_api.tls_files import tls_files

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import record_uri, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, record_uri, write_record
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import record_uri, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, record_uri, write_record
 from airflow_hops.core.schema.history import publish_schema, schema_text
 from web.conftest import Api
 

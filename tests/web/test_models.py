@@ -15,8 +15,7 @@ from step_runner import StepRunner
 from waiting import wait_for
 from world import World
 
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import record_uri
+from airflow_hops.core.models.model_record import ModelRecord, record_uri
 from airflow_hops.web.models.records import decisions_of
 from web.conftest import Api
 

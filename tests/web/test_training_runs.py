@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
-from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
-from airflow_hops.core.steps.run_records import write_record
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode, write_record
 from airflow_hops.core.training.record import (
     MetricFigures,
     MetricPoint,
@@ -21,8 +20,9 @@ from airflow_hops.core.training.record import (
     TrainingRecord,
     TrainingTry,
     training_id,
+    training_uri,
+    write_training,
 )
-from airflow_hops.core.training.records import training_uri, write_training
 from airflow_hops.runner.runtime import RuntimeHook
 from web.conftest import Api
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +18,13 @@ from typing import Any
 from airflow_hops.core.errors import BadInput, RowsNotConserved, UnreadableFile, UnreadableText
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.redaction import without_password
+
+MOST_BYTES = 236
+"""Maximum length of a segment, with which ``.<segment>.json.<12 digits>``, a temporary file, fits a file system."""
+
+_ESCAPED = re.compile(r"^[._]|^E(?=xperiments$)|[^\w.+@:-]")
+_ESCAPES = re.compile(r"(?:![0-9A-F]{2})+")
+_SEGMENT = re.compile(r"[\w.+@~!-]+")
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -329,3 +337,39 @@ def cache_key(parts: Mapping[str, str]) -> str:
 def as_cached(artifact: Artifact) -> Artifact:
     """Returns the reference marked as taken from an earlier run."""
     return replace(artifact, cached=True)
+
+
+def segment(name: str) -> str:
+    """Returns the segment of an id: different ids have different ones, and a segment leads back to its id.
+
+    Letters and digits of any language, ``_``, ``-``, ``.``, ``+`` and ``@`` stay, ``:`` becomes ``~``, and other
+    characters become ``!`` and two hexadecimal digits for each byte of UTF-8. So do ``_`` and ``.`` at the beginning,
+    since such names are the store's own and hidden files.
+
+    Raises:
+        BadInput: the id is empty, or its segment too long for a file system.
+    """
+    result = _ESCAPED.sub(lambda match: "".join(f"!{byte:02X}" for byte in _bytes(match[0])), name).replace(":", "~")
+    if not result:
+        raise BadInput("an id is empty; expected at least one character, since it names a folder")
+    if (size := len(_bytes(result))) > MOST_BYTES:
+        raise BadInput(
+            f"{name[:60]!r}… has {size} bytes as the name of a folder; expected at most {MOST_BYTES}; shorten it"
+        )
+    return result
+
+
+def name_in(segment: str) -> str:
+    """Returns the id of a segment."""
+    return _ESCAPES.sub(
+        lambda match: bytes.fromhex(match[0].replace("!", "")).decode(errors="surrogatepass"), segment.replace("~", ":")
+    )
+
+
+def is_segment(text: str) -> bool:
+    """Returns whether a text has only the characters of a segment."""
+    return _SEGMENT.fullmatch(text) is not None and text not in (".", "..")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")

@@ -13,7 +13,7 @@ import json
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.lineage import COMPARED, CONSTANTS
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.uses import USES_NAME
 from airflow_hops.core.times import now

@@ -29,8 +29,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, fingerprint_of
-from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.artifacts.artifact import (
+    MANIFEST_NAME,
+    Artifact,
+    FileEntry,
+    Manifest,
+    Producer,
+    fingerprint_of,
+    name_in,
+)
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableFile
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.artifact_store import FROZEN

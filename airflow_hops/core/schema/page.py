@@ -6,11 +6,14 @@ differences, ``proposed_changes.json`` (:class:`~airflow_hops.core.schema.change
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_hops.core.errors import UnreadableText
 from airflow_hops.core.json_fields import JsonFields
+from airflow_hops.core.store.artifact_store import ArtifactStore
 
 PROPOSED_PAGE, PROPOSED_CHANGES = "proposed_page.json", "proposed_changes.json"
 
@@ -96,3 +99,31 @@ class SchemaPage(JsonFields):
     detail: SchemaDetail
     features: Mapping[str, SchemaFeatureDetail] = field(default_factory=dict)
     aspects: Mapping[str, Mapping[str, Aspect]] = field(default_factory=dict)
+
+
+def read_page(store: ArtifactStore, uri: str, text: str) -> SchemaPage | None:
+    """Returns the description of a text of the schema at ``uri``; None if no step has written it.
+
+    Raises:
+        UnreadableText: the file is not a description.
+    """
+    try:
+        return SchemaPage.from_dict(store.read_json(_uri(uri, text)))
+    except FileNotFoundError:
+        return None
+    except TypeError as error:
+        raise UnreadableText(_uri(uri, text), f": not the description of a schema ({error}); remove it") from error
+
+
+def has_page(store: ArtifactStore, uri: str, text: str) -> bool:
+    """Returns whether a step has described a text of the schema at ``uri``."""
+    return store.files.exists(_uri(uri, text))
+
+
+def write_page(store: ArtifactStore, uri: str, text: str, page: str) -> None:
+    """Writes the description of a text of the schema at ``uri``; ``page`` is JSON of a ``SchemaPage``."""
+    store.write_text(_uri(uri, text), page)
+
+
+def _uri(uri: str, text: str) -> str:
+    return f"{uri.rpartition('/')[0]}/pages/{hashlib.sha256(text.encode()).hexdigest()}.json"

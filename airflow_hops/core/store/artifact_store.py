@@ -12,13 +12,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer
-from airflow_hops.core.artifacts.segments import is_segment, name_in, segment
+from airflow_hops.core.artifacts.artifact import (
+    MANIFEST_NAME,
+    Artifact,
+    FileEntry,
+    Manifest,
+    Producer,
+    is_segment,
+    name_in,
+    segment,
+)
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES, parse_json
 from airflow_hops.core.redaction import without_password
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
-from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized
+from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized, reaching_store
 from airflow_hops.core.store.integrity import (
     Damage,
     additions,
@@ -29,7 +37,6 @@ from airflow_hops.core.store.integrity import (
     paths_in,
 )
 from airflow_hops.core.store.local_copies import LocalCopies
-from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.writer import ArtifactWriter
 
 FROZEN = "_frozen"

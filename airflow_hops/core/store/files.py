@@ -14,17 +14,21 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.files import create_atomically, make_private, write_atomically
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles, without_markers
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FOR_GOOD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 STAGING = "!staging-"
 """Part of the name of a staging folder, ``<address>!staging-<random>``, which is in no segment of an id."""
@@ -359,3 +363,26 @@ class StoreFiles:
 
 Files = LocalFiles | StoreFiles
 """Both have the same methods, except for local paths and the file system of fsspec."""
+
+
+@contextmanager
+def reaching_store(root: str) -> Iterator[None]:
+    """Names the store, and the field with its address, in errors of its file system.
+
+    Raises:
+        BadInput: the store does not exist or cannot be written.
+        HopsError: another error, possibly temporary.
+    """
+    try:
+        yield
+    except HopsError:
+        raise
+    except Exception as error:  # whatever the file system's own client raises
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _FULL:
+            raise
+        for_good = number in _FOR_GOOD or isinstance(error, PermissionError | FileNotFoundError)
+        raise (BadInput if for_good else HopsError)(
+            f"the artifact store {root} cannot be used ({type(error).__name__}: {error}); correct the field 'store' "
+            "of the connection of type hops, or '[hops] store', its 'storage_options', or the rights to that place"
+        ) from error

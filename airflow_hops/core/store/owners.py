@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.artifacts.artifact import name_in
 from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore

@@ -20,8 +20,7 @@ from types import TracebackType
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
 from airflow_hops.core.profiles import own_profile
 from airflow_hops.core.store import integrity
-from airflow_hops.core.store.files import STAGING, Files, LocalFiles
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import STAGING, Files, LocalFiles, reaching_store
 
 
 class ArtifactWriter:

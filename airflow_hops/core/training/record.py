@@ -1,8 +1,9 @@
 """Record of a training: its parameters, figures and outcome, as the web pages show them.
 
-A training is a task instance with one state of code, parameters and inputs; all its tries share the record. Each of its
-files is replaced as a whole, so a reader finds the previous content or the new one (see
-:mod:`airflow_hops.core.training.records`). Curves are written before the figures that summarize them.
+A training is a task instance with one state of code, parameters and inputs; all its tries share the record.
+``<store>/_trainings/<dag>/`` holds two files for each: ``<id>.json``, a :class:`TrainingRecord`, and
+``<id>.curves.json``. Each is replaced as a whole, so a reader finds the previous content or the new one. Curves are
+written before the figures that summarize them.
 
 The step writes when a try begins, at most every two seconds while metrics arrive, and when the try ends. If it is
 killed, the status stays RUNNING, and the next try takes over the record: it keeps the curves up to where it resumes.
@@ -13,14 +14,22 @@ so that nobody overwrites them.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.steps.run_record import record_key
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+_Content = TypeVar("_Content", bound=JsonFields)
+_ID = re.compile(r"[0-9a-f]{32}")
+_RECORD = re.compile(r"([0-9a-f]{32})\.json")
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
@@ -206,3 +215,68 @@ def training_id(
 def training_of(model: Manifest) -> str:
     """Returns the id of the training that made a model artifact."""
     return training_id(model.producer, model.cache_key_parts, model.inputs)
+
+
+def trainings_uri(store: ArtifactStore, dag_id: str) -> str:
+    """Returns the folder with the records of a DAG's trainings."""
+    return store.internal("_trainings", dag_id)
+
+
+def training_uri(store: ArtifactStore, dag_id: str, run_id: str, part: str = "") -> str:
+    """Returns the address of a record, or of its ``part`` ``curves``."""
+    if not _ID.fullmatch(run_id):
+        raise BadInput(f"{run_id!r} is not the id of a training; expected 32 hexadecimal digits")
+    return f"{trainings_uri(store, dag_id)}/{run_id}{part and '.'}{part}.json"
+
+
+def id_of_record(name: str) -> str | None:
+    """Returns the id of the training that a file of the folder is the record of; None for other files."""
+    matched = _RECORD.fullmatch(name)
+    return matched[1] if matched else None
+
+
+def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRecord | None:
+    """Returns the record of a training; None if there is none. Raises BadInput if the file is not a record."""
+    return _read(store, training_uri(store, dag_id, run_id), TrainingRecord)
+
+
+def read_curves(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingCurves:
+    """Returns the curves of a training; none if no metric was reported. Raises BadInput if the file is damaged."""
+    return _read(store, training_uri(store, dag_id, run_id, "curves"), TrainingCurves) or TrainingCurves()
+
+
+def write_training(
+    store: ArtifactStore, dag_id: str, record: TrainingRecord, curves: TrainingCurves | None = None
+) -> None:
+    """Writes the record of a training, after its curves."""
+    if curves is not None:
+        store.write_text(training_uri(store, dag_id, record.run_id, "curves"), _compact(curves))
+    store.write_text(training_uri(store, dag_id, record.run_id), _compact(record))
+
+
+def update_training(
+    store: ArtifactStore,
+    dag_id: str,
+    run_id: str,
+    change: Callable[[TrainingRecord], TrainingRecord],
+    missing: Callable[[], TrainingRecord] | None = None,
+) -> None:
+    """Changes the record of a training that has ended; one that is missing is made, or left missing."""
+    with store.lock(trainings_uri(store, dag_id)):
+        record = read_training(store, dag_id, run_id) or (missing and missing())
+        if record is not None:
+            write_training(store, dag_id, change(record))
+
+
+def _read(store: ArtifactStore, uri: str, kind: type[_Content]) -> _Content | None:
+    """Returns the content of a file; None if there is no file."""
+    try:
+        return kind.from_dict(store.read_json(uri))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except TypeError as error:
+        raise UnreadableFile(uri, f": not a {kind.__name__} ({error}); restore the file, or remove it") from error
+
+
+def _compact(content: JsonFields) -> str:
+    return json.dumps(content.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n"

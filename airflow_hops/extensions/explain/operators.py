@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK

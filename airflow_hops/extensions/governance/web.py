@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.extensions.governance.core.cards.model_card import model_card
 from airflow_hops.extensions.governance.core.cards.model_sources import VersionSources
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead

@@ -16,8 +16,14 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, Mode
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import EvaluationProperties
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
-from airflow_hops.core.models.model_records import read_record, record_uri, write_record
+from airflow_hops.core.models.model_record import (
+    ModelRecord,
+    ServedVersion,
+    by_whom,
+    read_record,
+    record_uri,
+    write_record,
+)
 from airflow_hops.core.rollout.counts import snapshot_of
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.times import now

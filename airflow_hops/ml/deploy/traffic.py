@@ -12,8 +12,15 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, InvalidArgument, ModelNotFound
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
-from airflow_hops.core.models.model_records import deployed_model, read_record, record_uri, write_record
+from airflow_hops.core.models.model_record import (
+    ModelRecord,
+    ServedVersion,
+    by_whom,
+    deployed_model,
+    read_record,
+    record_uri,
+    write_record,
+)
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.traffic_config import check_split
 from airflow_hops.core.times import now

@@ -18,8 +18,7 @@ from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport, LabelReport, ModelReference
 from airflow_hops.core.lineage import COMPARED
-from airflow_hops.core.models.model_record import ServedVersion
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import ServedVersion, read_record
 from airflow_hops.core.names import check_known
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.ml.evaluate.blessing import BlessingRule, bless

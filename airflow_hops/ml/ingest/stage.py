@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import SnapshotProperties
-from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.ml.ingest.reader import ingest_table
 from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.spark.pools import step_pool

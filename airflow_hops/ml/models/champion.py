@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.artifacts.artifact import name_in, segment
 from airflow_hops.core.artifacts.properties import Window
-from airflow_hops.core.artifacts.segments import name_in, segment
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.frameworks import frameworks
 

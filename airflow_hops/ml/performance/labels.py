@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.core.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
-from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.ml.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.ingest import Window, ingest_table

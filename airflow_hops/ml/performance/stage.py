@@ -16,7 +16,7 @@ from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
 from airflow_hops.core.errors import BadInput, ModelNotFound
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.performance import (
     REPORT_FILE,
     LabelAge,

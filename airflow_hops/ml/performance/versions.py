@@ -13,7 +13,7 @@ from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProp
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
 from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.metrics import Interval, worse_by
-from airflow_hops.core.models.model_records import deployed_model
+from airflow_hops.core.models.model_record import deployed_model
 from airflow_hops.core.performance import PerformanceOptions, VersionPerformance
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.store import ArtifactStore

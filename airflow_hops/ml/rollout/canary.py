@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
-from airflow_hops.core.models.model_records import read_record, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom, read_record, write_record
 from airflow_hops.core.rollout.decision import (
     BAD,
     DOUBT,

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.rollout.decision import RolloutDecision
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.times import now

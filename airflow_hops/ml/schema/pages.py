@@ -19,8 +19,9 @@ from airflow_hops.core.schema.page import (
     SchemaFeature,
     SchemaFeatureDetail,
     SchemaPage,
+    has_page,
+    write_page,
 )
-from airflow_hops.core.schema.pages import has_page, write_page
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.schema.comparators import DISTANCE, distance_of
 from airflow_hops.ml.schema.diff import describe_schema, flat_features

@@ -22,7 +22,7 @@ from airflow_hops.core.schema.history import (
     schema_history,
     schema_text,
 )
-from airflow_hops.core.schema.pages import has_page
+from airflow_hops.core.schema.page import has_page
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.schema.diff import diff_schemas
 from airflow_hops.ml.schema.infer import infer_schema

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from airflow_hops.core.errors import BadInput, ModelNotFound, UnreadableFile
-from airflow_hops.core.models.model_record import ServedVersion
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import ServedVersion, read_record
 from airflow_hops.core.schema.history import schema_in_force
 from airflow_hops.core.skew import ComparedFiles, NameRange, SkewOptions, SkewReference
 from airflow_hops.core.store import ArtifactStore

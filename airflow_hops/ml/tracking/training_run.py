@@ -33,10 +33,13 @@ from airflow_hops.core.training.record import (
     TrainingCurves,
     TrainingRecord,
     TrainingTry,
+    read_curves,
+    read_training,
     training_id,
     training_of,
+    update_training,
+    write_training,
 )
-from airflow_hops.core.training.records import read_curves, read_training, update_training, write_training
 from airflow_hops.ml.tracking.curves import Curves
 from airflow_hops.ml.tracking.entries import (
     entry_name,

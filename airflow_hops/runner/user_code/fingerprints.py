@@ -10,8 +10,7 @@ from pathlib import Path
 
 import airflow_hops
 from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.core.steps.run_record import UserCode
-from airflow_hops.core.steps.run_records import MAX_CODE_BYTES, MAX_CODE_FILES
+from airflow_hops.core.steps.run_record import MAX_CODE_BYTES, MAX_CODE_FILES, UserCode
 
 ML_SIDE = ("core", "hops", "ml", "path_entry", "serving")
 """The folders or modules of this package, and of each extension in it, that run in a step."""

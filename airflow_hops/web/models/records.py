@@ -15,8 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties
 from airflow_hops.core.evaluation import REPORT_FILE, Difference, EvaluationProperties, EvaluationReport
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import ModelRecord, read_record
 from airflow_hops.core.rollout.decision import CanaryFinding
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.runtime import RuntimeHook

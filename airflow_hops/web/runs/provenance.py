@@ -12,8 +12,7 @@ from fastapi import APIRouter
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.steps.run_record import RunRecord
-from airflow_hops.core.steps.run_records import read_code, read_record
+from airflow_hops.core.steps.run_record import RunRecord, read_code, read_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.record import TrainingRecord
 from airflow_hops.runner.runtime import RuntimeHook
@@ -127,7 +126,7 @@ def code_files(store: ArtifactStore, step: RunRecord) -> dict[str, bytes]:
     """Returns the user code of a step by path, a function of the DAG file as ``<name>.py``.
 
     Raises:
-        BadInput: as :func:`~airflow_hops.core.steps.run_records.read_code`.
+        BadInput: as :func:`~airflow_hops.core.steps.run_record.read_code`.
     """
     # Without the number of the first folder, which is mostly the only one.
     files = {path.removeprefix("0/"): content for path, content in read_code(store, step).items()}

@@ -19,8 +19,7 @@ from sqlalchemy import select
 from airflow_hops.airflow_internals.database import DagRun, create_session
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.training.record import RunModelVersion, TrainingRecord
-from airflow_hops.core.training.records import id_of_record, trainings_uri
+from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, id_of_record, trainings_uri
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.types import Model, Number
 from airflow_hops.web.unusable_files import reading_threads

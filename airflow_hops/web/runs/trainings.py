@@ -12,8 +12,14 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.training.record import MetricFigures, RunDataset, SlowestRank, TrainingRecord, TrainingTry
-from airflow_hops.core.training.records import read_curves
+from airflow_hops.core.training.record import (
+    MetricFigures,
+    RunDataset,
+    SlowestRank,
+    TrainingRecord,
+    TrainingTry,
+    read_curves,
+)
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching

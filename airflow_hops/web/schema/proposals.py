@@ -23,8 +23,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import AnomaliesProperties
 from airflow_hops.core.schema.changes import SchemaComparison
 from airflow_hops.core.schema.history import SchemaChanged, frozen_name, publish_schema, schema_history
-from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
-from airflow_hops.core.schema.pages import write_page
+from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE, write_page
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, TaskInstancePath, is_of, reaching
 from airflow_hops.web.owners import Reason

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.airflow_internals.database import create_session
+from airflow_hops.core.artifacts.artifact import name_in
 from airflow_hops.core.artifacts.properties import SchemaProperties
-from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.schema.changes import SchemaComparison, compare_aspects
 from airflow_hops.core.schema.history import (
@@ -19,8 +19,7 @@ from airflow_hops.core.schema.history import (
     schema_history,
     schema_text,
 )
-from airflow_hops.core.schema.page import SchemaDetail, SchemaFeatureDetail, SchemaPage
-from airflow_hops.core.schema.pages import read_page
+from airflow_hops.core.schema.page import SchemaDetail, SchemaFeatureDetail, SchemaPage, read_page
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.artifact_store import FROZEN
 from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags

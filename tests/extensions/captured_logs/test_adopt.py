@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.extensions.captured_logs.cli.adopt import _is_confirmed, monitor_text

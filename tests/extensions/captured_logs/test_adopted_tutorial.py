@@ -21,8 +21,7 @@ from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.evaluation import EvaluationReport
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import ModelRecord, read_record
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import Stack
 

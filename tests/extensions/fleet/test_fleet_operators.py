@@ -14,8 +14,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet import FleetSkewOperator, SelectSegmentsOperator, TrainFleetOperator
 

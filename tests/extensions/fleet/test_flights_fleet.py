@@ -21,7 +21,7 @@ from step_runner import REPOSITORY
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.serving_api.client import ModelServerClient
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import Stack

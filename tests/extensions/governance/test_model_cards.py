@@ -17,13 +17,12 @@ from world import write_artifact
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.properties import DeploymentProperties, ModelProperties
 from airflow_hops.core.evaluation import EvaluationReport, Figures, ModelReference
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import read_record, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, read_record, write_record
 from airflow_hops.core.rollout.counts import Counts
 from airflow_hops.core.rollout.decision import CanaryFinding as RolloutFinding
 from airflow_hops.core.rollout.decision import RolloutDecision
 from airflow_hops.core.steps.run_record import RunRecord, record_key
-from airflow_hops.core.steps.run_records import write_record as write_run_record
+from airflow_hops.core.steps.run_record import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.governance.core.cards.markdown import paragraphs, table
 from airflow_hops.extensions.governance.core.cards.model_card import model_card

@@ -32,8 +32,7 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, Produc
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.continued_models import champion_of_run
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.schema.history import freeze_schema
 from airflow_hops.core.steps.protocol import StepSpec
@@ -41,8 +40,7 @@ from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.uses import record_uses
-from airflow_hops.core.training.record import TrainingCurves, TrainingRecord
-from airflow_hops.core.training.records import training_uri, write_training
+from airflow_hops.core.training.record import TrainingCurves, TrainingRecord, training_uri, write_training
 from airflow_hops.extensions.governance import CollectGarbageOperator
 from airflow_hops.extensions.governance.core.collection import GarbageCollection
 from airflow_hops.extensions.governance.core.marking import HIDDEN_NAME

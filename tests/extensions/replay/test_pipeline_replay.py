@@ -17,10 +17,9 @@ from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.monitor_reports import note_report
-from airflow_hops.core.steps import run_records as records
+from airflow_hops.core.steps import run_record as records
 from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc

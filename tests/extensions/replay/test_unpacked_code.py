@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
-from airflow_hops.core.steps.run_records import read_record, write_record
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode, read_record, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.runner.recorded_steps import unpack_code
 

@@ -16,9 +16,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import list_files
-from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.sources.sources import Source, row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.streams import TopicSource, TopicTrigger
 from airflow_hops.extensions.streams.core.topic import Topic

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import TableSource
 from airflow_hops.extensions.tables.runner.states import first_state

@@ -32,11 +32,11 @@ from airflow_hops.core.monitor_reports import listed_reports, monitoring_reports
 from airflow_hops.core.retraining.decision import RetrainingDecision
 from airflow_hops.core.retraining.decisions import claimants, newest_request
 from airflow_hops.core.schema.history import schema_history, schema_text
-from airflow_hops.core.steps.run_records import read_record
+from airflow_hops.core.steps.run_record import read_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.owners import owned_names, owners_of
 from airflow_hops.core.store.task_state import task_state
-from airflow_hops.core.training.records import read_training
+from airflow_hops.core.training.record import read_training
 from airflow_hops.extensions.experiments.core.studies import recorded_studies, study_folder
 from airflow_hops.extensions.governance.core import monitors
 from airflow_hops.extensions.governance.core.listing import StoreListing

@@ -25,13 +25,11 @@ from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.core.schema.history import freeze_schema
 from airflow_hops.core.skew import SkewProperties, SkewReference
-from airflow_hops.core.steps.run_record import RunRecord
-from airflow_hops.core.steps.run_records import write_record
+from airflow_hops.core.steps.run_record import RunRecord, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.owners import claim, set_owners
 from airflow_hops.core.store.task_state import task_state
-from airflow_hops.core.training.record import TrainingRecord
-from airflow_hops.core.training.records import write_training
+from airflow_hops.core.training.record import TrainingRecord, write_training
 from airflow_hops.extensions.experiments.core.search import StudyRecord
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.streams.core import ranges

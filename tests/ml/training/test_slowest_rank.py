@@ -11,8 +11,7 @@ import keras
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.training.record import RankTimes, SlowestRank, TrainingRecord, training_of
-from airflow_hops.core.training.records import read_training
+from airflow_hops.core.training.record import RankTimes, SlowestRank, TrainingRecord, read_training, training_of
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.epoch_times import find_slowest
 from airflow_hops.ml.training.keras import DistributedOptimizer

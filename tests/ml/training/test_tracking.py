@@ -13,7 +13,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.training.records import read_curves, read_training
+from airflow_hops.core.training.record import read_curves, read_training
 from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
 from tests.ml.training.trainings import Trainings, read_events
 

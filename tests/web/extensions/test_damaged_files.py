@@ -13,7 +13,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer
-from airflow_hops.core.models.model_records import record_uri
+from airflow_hops.core.models.model_record import record_uri
 from tests.extensions.experiments.written_studies import write_study
 from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.models.model_records import record_uri
+from airflow_hops.core.models.model_record import record_uri
 from airflow_hops.extensions.fleet.core.options import FleetSkewProperties
 from airflow_hops.extensions.fleet.core.summary import SegmentTable
 from tests.extensions.fleet.hostile_keys import hostile_keys

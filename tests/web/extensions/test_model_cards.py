@@ -7,8 +7,7 @@ import re
 import pytest
 
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import record_uri, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, record_uri, write_record
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

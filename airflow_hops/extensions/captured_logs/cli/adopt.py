@@ -18,8 +18,7 @@ from airflow_hops.cli.terminal import print_warning
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, InvalidArgument, StepFailed
-from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.models.model_records import find_record, read_record
+from airflow_hops.core.models.model_record import ModelRecord, find_record, read_record
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.times import now, sortable

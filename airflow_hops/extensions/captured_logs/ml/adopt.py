@@ -20,8 +20,7 @@ from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ENDPOINT, ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
-from airflow_hops.core.models.model_records import find_record, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom, find_record, write_record
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store.leases import exclusive

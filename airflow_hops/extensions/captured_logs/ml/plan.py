@@ -12,11 +12,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
-from airflow_hops.core.models.model_records import find_record
+from airflow_hops.core.models.model_record import find_record
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import list_files
-from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.sources.sources import Source, row_source
 from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource

@@ -19,8 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.artifacts.artifact import Producer, name_in
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.store.artifact_store import ArtifactStore

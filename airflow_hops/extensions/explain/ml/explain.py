@@ -16,7 +16,7 @@ from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProp
 from airflow_hops.core.artifacts.target import REGRESSION, Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import ModelReference
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.extensions.explain.core.explanation import (
     EXPLANATION_FILE,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import deployed_model
+from airflow_hops.core.models.model_record import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (

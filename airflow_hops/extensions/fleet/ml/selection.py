@@ -12,7 +12,7 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, ModelNotFound
-from airflow_hops.core.models.model_records import deployed_model, read_record
+from airflow_hops.core.models.model_record import deployed_model, read_record
 from airflow_hops.extensions.fleet.core.keys import shown
 from airflow_hops.extensions.fleet.core.packs import Entry
 from airflow_hops.extensions.fleet.ml.entries import outcomes_of

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.distances import DRIFT, INSUFFICIENT, STABLE
 from airflow_hops.core.errors import ModelNotFound
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.extensions.fleet.core.options import FINDINGS_FILE, FleetSkewProperties
 from airflow_hops.extensions.fleet.ml.columns import floats
 from airflow_hops.extensions.fleet.ml.drift import DriftFinding, SegmentTest, find, two_samples

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest, name_in
 from airflow_hops.core.artifacts.properties import DeploymentProperties
-from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.lineage import COMPARED
-from airflow_hops.core.models.model_records import read_records
+from airflow_hops.core.models.model_record import read_records
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
-from airflow_hops.core.store.files import STAGING
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import STAGING, reaching_store
 from airflow_hops.core.store.uses import USES_NAME
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.governance.core import monitors

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Manifest
-from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.artifacts.artifact import Manifest, name_in
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.monitor_reports import listed_reports, read_report

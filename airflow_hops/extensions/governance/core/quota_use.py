@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 
-from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
-from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest, name_in
 from airflow_hops.core.errors import HopsError, UnreadableText
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.integrity import inner_manifests

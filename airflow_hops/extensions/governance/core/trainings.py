@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.training.record import TrainingRecord
-from airflow_hops.core.training.records import read_training
+from airflow_hops.core.artifacts.artifact import name_in
+from airflow_hops.core.training.record import TrainingRecord, read_training
 from airflow_hops.extensions.governance.core.listing import StoreListing, in_threads
 from airflow_hops.extensions.governance.core.rule import Removal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_hops.airflow_internals.tasks import gauge
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.steps.protocol import StepSpec, json_object
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.extensions.governance.core.quota_limits import Quotas, applies_to
 from airflow_hops.extensions.governance.core.quota_use import note_use, shares_of
 from airflow_hops.runner.runtime import RuntimeHook, StepGate

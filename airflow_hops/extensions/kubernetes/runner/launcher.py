@@ -26,7 +26,7 @@ from airflow_hops.core.artifacts.artifact import cache_key
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.core.training.rank_places import GANG_VARIABLE, place_of
 from airflow_hops.extensions.kubernetes.runner import start
 from airflow_hops.extensions.kubernetes.runner.archives import store_code, store_package

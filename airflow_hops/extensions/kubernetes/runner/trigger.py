@@ -19,7 +19,7 @@ from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.steps.protocol import parse_line
-from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.extensions.kubernetes.runner.failures import read_pod
 from airflow_hops.extensions.kubernetes.runner.process import PodProcess
 from airflow_hops.runner.progress import ProgressWriter

@@ -12,8 +12,7 @@ import airflow_hops
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.artifacts.properties import Window
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord
-from airflow_hops.core.steps.run_records import record_of
+from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc
 

@@ -15,12 +15,12 @@ from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError, StepFailed
 from airflow_hops.core.json_fields import JsonFields
-from airflow_hops.core.models.model_records import read_record, recorded_models
+from airflow_hops.core.models.model_record import read_record, recorded_models
 from airflow_hops.core.monitor_reports import monitoring_reports
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.schema.history import IMPORTED
-from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.core.times import as_utc

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.redaction import REDACTED
-from airflow_hops.core.steps.run_record import FILE_PARAMS, RunRecord
-from airflow_hops.core.steps.run_records import read_code
+from airflow_hops.core.steps.run_record import FILE_PARAMS, RunRecord, read_code
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.runtime import RuntimeHook

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.capture_layout import folder_name, time_of
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore

@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument, MissingColumn, ModelNotFound
-from airflow_hops.core.models.model_records import deployed_model, read_record
+from airflow_hops.core.models.model_record import deployed_model, read_record
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.store import ArtifactStore

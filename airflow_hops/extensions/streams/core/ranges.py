@@ -17,8 +17,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.artifacts.segments import segment
+from airflow_hops.core.artifacts.artifact import Producer, segment
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.plans import Plans

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.artifacts.segments import segment
+from airflow_hops.core.artifacts.artifact import Producer, segment
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore

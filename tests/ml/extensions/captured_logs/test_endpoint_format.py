@@ -19,7 +19,7 @@ from http_answers import HttpRequest, answering
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.evaluation import EvaluationReport
-from airflow_hops.core.models.model_records import find_record, read_record
+from airflow_hops.core.models.model_record import find_record, read_record
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.captured_logs import CapturedSource

@@ -18,7 +18,7 @@ from waiting import wait_for
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.training.records import read_training
+from airflow_hops.core.training.record import read_training
 from airflow_hops.extensions.experiments.core.search import IntUniform, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 

@@ -13,8 +13,7 @@ import pytest
 import shops
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import read_record, write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, read_record, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 

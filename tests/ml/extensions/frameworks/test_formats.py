@@ -24,8 +24,7 @@ from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml import infra_validate

@@ -23,8 +23,7 @@ from server_process import Start
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import now
 from airflow_hops.extensions.scoring.ml import stage

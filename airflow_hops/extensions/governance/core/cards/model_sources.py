@@ -11,10 +11,9 @@ from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport
-from airflow_hops.core.models.model_record import ModelEvent, ModelRecord
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import ModelEvent, ModelRecord, read_record
 from airflow_hops.core.steps.run_record import RunRecord, record_key
-from airflow_hops.core.steps.run_records import read_record as read_run_record
+from airflow_hops.core.steps.run_record import read_record as read_run_record
 from airflow_hops.core.store import ArtifactStore
 
 _T = TypeVar("_T")

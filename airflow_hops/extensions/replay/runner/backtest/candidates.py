@@ -12,7 +12,7 @@ from functools import cached_property
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, BACKTEST, Assessment, BacktestCandidate

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import FileEntry
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.sources.registered_sources import row_source
-from airflow_hops.core.sources.sources import Source, SourceFile, scheme_of
+from airflow_hops.core.sources.sources import Source, SourceFile, row_source, scheme_of
 from airflow_hops.extensions.tables.core.sources import SQL, KeyedSource, name_of_query, state_in
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_for
 from airflow_hops.ml.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
