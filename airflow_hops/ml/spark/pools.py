@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import FileEntry, RowCounts
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.processes.lifetime import end_with_parent
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.steps.protocol import is_local_master
@@ -38,7 +40,11 @@ from airflow_hops.ml.step.context import StepContext
 # Expected errors come back in the summary and are raised once by the driver; others fail the task, and Spark retries
 # it. Local processes are forks that end with this process.
 
+ROW_GROUP_ROWS = 65_536
+"""Minimum rows of a written row group, except the last, and groups of many bytes."""
+
 _POLL_S = 1.0
+_GROUP_BYTES = 1 << 27
 
 
 @dataclass(kw_only=True)
@@ -348,6 +354,7 @@ class StagedFiles:
     def __init__(self) -> None:
         self._staged: list[tuple[Path, Path]] = []
         self._writers: list[Any] = []
+        self._row_groups: dict[Path, tuple[Any, list[pa.RecordBatch]]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -355,6 +362,8 @@ class StagedFiles:
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         try:
             if failure is None:
+                for path in self._row_groups:
+                    self._write_row_group(path)
                 for writer in self._writers:
                     writer.close()
                 for staging, path in self._staged:
@@ -373,6 +382,21 @@ class StagedFiles:
         self._staged.append((staging, path))
         self._writers.append(writer(str(staging)))
         return self._writers[-1]
+
+    def write_rows(self, path: Path, batch: pa.RecordBatch, **options: object) -> None:
+        """Adds rows to a Parquet file, in large row groups; ``options`` are those of a new file's writer."""
+        if path not in self._row_groups:
+            self._row_groups[path] = self.open(path, partial(parquet_writer, schema=batch.schema, **options)), []
+        group = self._row_groups[path][1]
+        group.append(batch)
+        if sum(each.num_rows for each in group) >= ROW_GROUP_ROWS or sum(each.nbytes for each in group) >= _GROUP_BYTES:
+            self._write_row_group(path)
+
+    def _write_row_group(self, path: Path) -> None:
+        writer, group = self._row_groups[path]
+        if group:
+            writer.write_table(pa.Table.from_batches(group))
+            group.clear()
 
 
 def use_one_thread() -> None:

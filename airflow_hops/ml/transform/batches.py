@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
@@ -26,9 +25,6 @@ from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
 """Rows per call of the graph, which determine the memory of a Python worker."""
-
-ROW_GROUP_ROWS = 65_536
-"""Minimum rows of a written row group, except the last."""
 
 PART_ROWS = 500_000
 """Minimum rows per part, if a file has several row groups."""
@@ -190,36 +186,20 @@ class ExampleWriter(StagedFiles):
     def __init__(self, folder: Path, part: int) -> None:
         super().__init__()
         self._path = folder / f"part-{part:05d}"
-        self._parquet: Any = None
         self._tfrecord: Any = None
-        self._row_group: list[pa.RecordBatch] = []
-
-    def __exit__(self, failure: type[BaseException] | None, *error: object) -> None:
-        try:
-            if failure is None:
-                self._write_row_group()
-        except BaseException as unwritten:
-            failure = type(unwritten)
-            raise
-        finally:
-            super().__exit__(failure, *error)
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
         """Writes one batch of outputs, labels and weight: arrays of shape ``[rows]`` or ``[rows, width]``."""
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
-        if self._parquet is None:
-            strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
-            of_table = partial(parquet_writer, schema=batch.schema, use_dictionary=strings)
-            self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
+        strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
+        self.write_rows(self._path.with_suffix(".parquet"), batch, use_dictionary=strings)
+        if self._tfrecord is None:
             from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
 
             # Level 1: level 6 takes four times as long for 10% less, and examples are read only once or twice.
             options = TFRecordOptions(compression_type="GZIP", compression_level=1)
             of_records = partial(TFRecordWriter, options=options)
             self._tfrecord = self.open(self._path.with_suffix(".tfrecord.gz"), of_records)
-        self._row_group.append(batch)
-        if sum(batch.num_rows for batch in self._row_group) >= ROW_GROUP_ROWS:
-            self._write_row_group()
         from tensorflow.core.example.example_pb2 import Example
         from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
@@ -229,11 +209,6 @@ class ExampleWriter(StagedFiles):
             for example in RecordBatchToExamplesEncoder().encode(lists.slice(start, _ENCODED_ROWS)):
                 # The encoder writes features in an order that differs from process to process.
                 write(Example.FromString(example).SerializeToString(deterministic=True))
-
-    def _write_row_group(self) -> None:
-        if self._row_group:
-            self._parquet.write_table(pa.Table.from_batches(self._row_group))
-            self._row_group.clear()
 
 
 def _flat(values: np.ndarray) -> pa.Array:

@@ -34,6 +34,29 @@ _MESSAGES: dict[Method, tuple[Any, Any]] = {
 Arrays = Mapping[str, np.ndarray]
 
 
+def captured_table(rows: int, facts: Mapping[str, object], columns: Mapping[str, Any]) -> Any:
+    """Returns captured rows as an Arrow table.
+
+    Args:
+        rows: Number of rows.
+        facts: An Arrow array, or one value for all rows: ``request_id``, ``row``, ``model``, ``version``,
+            ``signature``, ``api``, ``captured_at`` (microseconds since 1970, or a time) and ``latency_ms``.
+        columns: Inputs and outputs as Arrow arrays, by column.
+    """
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    types = {
+        "request_id": text, "row": pa.int32(), "model": text, "version": number, "signature": text, "api": text,
+        "captured_at": pa.timestamp("us", "UTC"), "latency_ms": pa.float64(),
+    }  # fmt: skip
+
+    def column(value: object, kind: object) -> Any:
+        return value.cast(kind) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, kind), rows)
+
+    return pa.table({name: column(facts[name], kind) for name, kind in types.items()} | dict(columns))
+
+
 @dataclass
 class RowGroup:
     """The rows of one file.
@@ -67,20 +90,17 @@ class RowGroup:
         def repeated(values: list[Any], arrow_type: object) -> Any:
             return pa.array(values, arrow_type).take(index)
 
-        def constant(value: object, arrow_type: object) -> Any:
-            return pa.repeat(pa.scalar(value, arrow_type), self.total_rows)
-
-        columns = {
+        facts = {
             "request_id": repeated([call.request_id for call in self.calls], pa.string()),
-            "row": pa.array((np.arange(self.total_rows) - starts).astype(np.int32)),
-            "model": constant(self.model, pa.string()),
-            "version": constant(self.version, pa.int64()),
-            "signature": constant(self.signature, pa.string()),
+            "row": pa.array(np.arange(self.total_rows) - starts),
+            "model": self.model,
+            "version": self.version,
+            "signature": self.signature,
             "api": repeated([call.api for call in self.calls], pa.string()),
-            "captured_at": repeated([call.at_us for call in self.calls], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "captured_at": repeated([call.at_us for call in self.calls], pa.int64()),
             "latency_ms": repeated([call.latency_ms for call in self.calls], pa.float64()),
         }
-        return pa.table(columns | {name: _to_arrow(values) for name, values in self.columns.items()})
+        return captured_table(self.total_rows, facts, {name: _to_arrow(each) for name, each in self.columns.items()})
 
 
 class CallTables:

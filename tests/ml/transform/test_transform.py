@@ -23,6 +23,7 @@ from airflow_hops.ml.features.preprocessing import z_score
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
 from airflow_hops.ml.readers.artifact_files import OutputFolder, example_files
+from airflow_hops.ml.spark import pools
 from airflow_hops.ml.spark.pools import Pool, SplitSummary
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.transform import batches, stage
@@ -225,7 +226,7 @@ def test_splits_of_other_widths_and_missing_inputs_are_refused(transform: Transf
 
 
 def test_small_batches_make_large_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(pools, "ROW_GROUP_ROWS", 100)
     with batches.ExampleWriter(tmp_path, 0) as writer:
         for number in range(5):
             writer.write({"id": np.arange(50) + 50 * number})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
@@ -23,8 +22,9 @@ from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched
 from airflow_hops.ml.readers.joined_types import is_string
 from airflow_hops.ml.readers.vectors import is_list
-from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles, use_one_thread
+from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles
 from airflow_hops.ml.transform.batches import TransformPart
+from airflow_hops.serving.capture.rows import captured_table
 
 Array = np.ndarray
 VERSION = "version"
@@ -60,6 +60,7 @@ class ScoringPlan:
         model_name: Name of the model, if it was deployed.
         key: Column of the key.
         captured: Folder for the captured rows, ``v<version>/<split>/``; None to capture nothing.
+        captured_at: Their time, that of the look at the versions that serve.
         window: Name of the window, which is part of the captured rows' IDs.
     """
 
@@ -74,6 +75,7 @@ class ScoringPlan:
     model_name: str | None = None
     key: str | None = None
     captured: OutputFolder | None = None
+    captured_at: datetime | None = None
     window: str = ""
 
     @property
@@ -83,14 +85,20 @@ class ScoringPlan:
 
 
 def canary_side(keys: pa.Array, fingerprint: str, percent: int) -> Array:
-    """Returns which keys a canary scores, bools ``[rows]``.
+    """Returns which keys, texts, a canary scores, bools ``[rows]``.
 
     A key stays on its side while the share is the same, and on the canary's when it grows; another canary gets other
     keys. ``fingerprint`` is the canary's.
     """
-    salt, limit = fingerprint.encode()[-64:], 2**64 * percent // 100
-    digests = (hashlib.blake2b(text.encode(), digest_size=8, key=salt).digest() for text in keys.to_pylist())
-    return np.fromiter((int.from_bytes(each, "big") < limit for each in digests), bool, len(keys))
+    salted, limit = hashlib.blake2b(digest_size=8, key=fingerprint.encode()[-64:]), 2**64 * percent // 100
+
+    def digest(key: bytes) -> bytes:
+        each = salted.copy()
+        each.update(key)
+        return each.digest()
+
+    digests = np.frombuffer(b"".join(map(digest, keys.cast(pa.binary()).to_pylist())), ">u8")
+    return digests < np.uint64(limit) if limit < 2**64 else np.ones(len(keys), bool)
 
 
 class SignatureModel:
@@ -186,12 +194,14 @@ class ScoreSummary(SplitSummary):
         failed: Number of rows on which the canary failed.
         failure: Its first failure.
         captured: Files of captured rows that were written to a remote store, as fields of their entries.
+        digests: Digests of captured rows without their time, by the file's path.
     """
 
     by_version: dict[str, int] = field(default_factory=dict)
     failed: int = 0
     failure: str = ""
     captured: list[Mapping[str, Any]] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 def score_part(plan: ScoringPlan, part: TransformPart) -> str:
@@ -203,35 +213,31 @@ def score_part(plan: ScoringPlan, part: TransformPart) -> str:
         models = [_load(plan, each.model) for each in plan.live] or [_load(plan, plan.model)]
         columns = dict.fromkeys([*(each for model in models for each in model.inputs), *plan.columns])
         columns |= {plan.key: None} if plan.key else {}
-        captured = plan.captured or OutputFolder("")
+        captured, digests = plan.captured or OutputFolder(""), dict[str, Any]()
         with (
             fetched(part.file) as path,
             plan.folder.writing(summary.uploaded) as folder,
             captured.writing(summary.captured) as captured_folder,
             StagedFiles() as files,
         ):
-            writers: dict[Path, Any] = {}
-
-            def write(target: Path, batch: pa.RecordBatch) -> None:
-                if target not in writers:
-                    writers[target] = files.open(target, partial(parquet_writer, schema=batch.schema))
-                writers[target].write_table(pa.Table.from_batches([batch]))
-
             for batch in scan.batches(path, [*columns], rows=plan.batch_rows, row_groups=part.row_groups):
-                answers = _answers(plan, models, batch, where, summary)
+                keys = _texts(plan.key, batch, where) if plan.key else None
+                answers = _answers(plan, models, batch, keys, where, summary)
                 for answer in answers:
-                    version = str(answer.by.version)
-                    summary.by_version[version] = summary.by_version.get(version, 0) + len(answer.rows)
-                for answer in answers if plan.captured else ():
-                    ids = _ids(plan, batch, f"{part.split}-{part.number}", summary.rows)
-                    write(
-                        captured_folder / f"v{answer.by.version}" / part.split / name, answer.captured(plan, batch, ids)
-                    )
+                    version = answer.by.version
+                    summary.by_version[str(version)] = summary.by_version.get(str(version), 0) + len(answer.rows)
+                    if plan.captured is not None:
+                        ids = _ids(plan, keys, batch.num_rows, f"{part.split}-{part.number}", summary.rows)
+                        rows, target = answer.captured(plan, batch, ids), f"v{version}/{part.split}/{name}"
+                        files.write_rows(captured_folder / target, rows)
+                        digests.setdefault(target, hashlib.sha256()).update(_content(rows))
                 handed_on = answers[:1] if plan.shadow else answers
-                write(folder / part.split / name, _in_order([each.scored(plan, batch) for each in handed_on]))
+                scored = _in_order([each.scored(plan, batch) for each in handed_on])
+                files.write_rows(folder / part.split / name, scored)
                 for answer in handed_on:
                     summary.count_not_finite(answer.outputs)
                 summary.rows += batch.num_rows
+        summary.digests = {target: each.hexdigest()[:16] for target, each in digests.items()}
     return summary.to_json()
 
 
@@ -252,36 +258,43 @@ class _Answer:
 
     def scored(self, plan: ScoringPlan, batch: pa.RecordBatch) -> tuple[Array, pa.RecordBatch]:
         """Returns the numbers of the rows, and the rows as they are handed on."""
-        columns = {
-            name: batch.column(batch.schema.get_field_index(name)).take(pa.array(self.rows)) for name in plan.columns
-        }
+        columns = {name: self._own(batch.column(batch.schema.get_field_index(name))) for name in plan.columns}
         columns |= {name: _as_column(values) for name, values in self.outputs.items()}
         if plan.live:
             columns[VERSION] = pa.array(np.full(len(self.rows), self.by.version, np.int64))
         return self.rows, pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
     def captured(self, plan: ScoringPlan, batch: pa.RecordBatch, ids: pa.Array) -> pa.RecordBatch:
-        """Returns the rows as a model server captures them, but for the time; ``ids`` are of the batch's rows."""
-        count = len(self.rows)
-        columns: dict[str, Any] = {
-            "request_id": ids.take(pa.array(self.rows)),
-            "row": pa.array(np.zeros(count, np.int32)),
-            "model": pa.array([plan.model_name] * count, pa.string()),
-            "version": pa.array(np.full(count, self.by.version, np.int64)),
-            "signature": pa.array([plan.signature] * count, pa.string()),
-            "api": pa.array(["batch"] * count, pa.string()),
-            "latency_ms": pa.nulls(count, pa.float64()),
-            **{
-                f"input.{name}": _like(_as_column(values), batch.schema.field(name).type)
-                for name, values in sorted(self.inputs.items())
-            },
-            **{f"output.{name}": _as_column(values) for name, values in sorted(self.outputs.items())},
+        """Returns the rows as a model server captures them; ``ids`` are of the batch's rows."""
+        facts = {
+            "request_id": self._own(ids),
+            "row": 0,
+            "model": plan.model_name,
+            "version": self.by.version,
+            "signature": plan.signature,
+            "api": "batch",
+            "captured_at": plan.captured_at,
+            "latency_ms": None,
         }
-        return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+        columns = {
+            f"input.{name}": _like(_as_column(values), batch.schema.field(name).type)
+            for name, values in sorted(self.inputs.items())
+        }
+        columns |= {f"output.{name}": _as_column(values) for name, values in sorted(self.outputs.items())}
+        return captured_table(len(self.rows), facts, columns).combine_chunks().to_batches()[0]
+
+    def _own(self, column: pa.Array) -> pa.Array:
+        """Returns the version's rows of a column of the batch."""
+        return column if len(self.rows) == len(column) else column.take(pa.array(self.rows))
 
 
 def _answers(
-    plan: ScoringPlan, models: Sequence[SignatureModel], batch: pa.RecordBatch, where: str, summary: ScoreSummary
+    plan: ScoringPlan,
+    models: Sequence[SignatureModel],
+    batch: pa.RecordBatch,
+    keys: pa.Array | None,
+    where: str,
+    summary: ScoreSummary,
 ) -> list[_Answer]:
     """Returns the champion's answers, then the canary's; where the canary fails, the champion answers.
 
@@ -295,7 +308,7 @@ def _answers(
     if plan.shadow:
         side = np.ones(batch.num_rows, bool)
     else:
-        keys = batch.column(batch.schema.get_field_index(plan.key))
+        assert keys is not None
         if keys.null_count:
             raise BadInput(
                 f"{where}: column {plan.key!r}, the key, is null in {keys.null_count} of {batch.num_rows} rows; the "
@@ -331,19 +344,36 @@ def _in_order(parts: Sequence[tuple[Array, pa.RecordBatch]]) -> pa.RecordBatch:
     return table.take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
-def _ids(plan: ScoringPlan, batch: pa.RecordBatch, part: str, first: int) -> pa.Array:
+def _texts(key: str, batch: pa.RecordBatch, where: str) -> pa.Array:
+    """Returns the keys of a batch as texts. Raises BadInput if they have none."""
+    column = batch.column(batch.schema.get_field_index(key))
+    try:
+        return column.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadInput(
+            f"{where}: column {key!r}, the key, is {column.type}, which does not become text ({error}); make it an "
+            "integer or a string in prepare"
+        ) from None
+
+
+def _ids(plan: ScoringPlan, keys: pa.Array | None, rows: int, part: str, first: int) -> pa.Array:
     """Returns the IDs of a batch's rows, ``<key>@<window>``; without a key, its place is that of the row's number."""
-    names = pa.array([f"{part}-{row}" for row in range(first, first + batch.num_rows)], pa.string())
-    if plan.key is not None:
-        names = pc.coalesce(batch.column(batch.schema.get_field_index(plan.key)).cast(pa.string()), names)
-    return pc.binary_join_element_wise(names, plan.window, "@")
+    if keys is None or keys.null_count:
+        names = pa.array([f"{part}-{row}" for row in range(first, first + rows)], pa.string())
+        keys = names if keys is None else pc.coalesce(keys, names)
+    return pc.binary_join_element_wise(keys, plan.window, "@")
+
+
+def _content(rows: pa.RecordBatch) -> memoryview:
+    """Returns the bytes of captured rows without their time."""
+    columns = {name: rows.column(index) for index, name in enumerate(rows.schema.names) if name != "captured_at"}
+    return memoryview(pa.RecordBatch.from_arrays([*columns.values()], [*columns]).serialize())
 
 
 def _load(plan: ScoringPlan, model: Artifact) -> SignatureModel:
     """Returns a model of the plan, which a process loads once."""
     key = (model.fingerprint, plan.signature)
     if key not in _loaded:
-        use_one_thread()
         wanted = {(each.model.fingerprint, plan.signature) for each in plan.live}
         for other in _loaded.keys() - wanted:
             del _loaded[other]

@@ -12,17 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.capture_layout import folder_name, time_of
 from airflow_hops.core.models.model_record import read_record
-from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
-from airflow_hops.core.times import now
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 
 # Order of a commit, under the window's lock: publish the files that are not there yet (their names tell window, version
@@ -64,16 +59,18 @@ class ScoredWindow:
     def commit(
         self,
         services: Mapping[str, str],
-        files: Mapping[int, Sequence[Path]],
+        files: Mapping[int, Mapping[Path, str]],
         counts: Mapping[int, Mapping[str, int]],
+        captured_at: datetime,
         shadow: int | None = None,
     ) -> None:
         """Publishes captured rows and, while there is a canary, the counts of each version.
 
         Args:
             services: Services of the step, which name the place of captured rows.
-            files: Rows by version, without the time of capture.
+            files: Digests of the rows without their time, by file and version.
             counts: ``rows`` and ``failed`` by version.
+            captured_at: Time of the rows.
             shadow: Version whose scores are not handed on.
         """
         place = capture_path(services)
@@ -83,8 +80,8 @@ class ScoredWindow:
             if place is not None:
                 captured = open_files(place, storage_options_of(services, place, self.store))
                 self._publish(captured, files, shadow, since)
-            value = {"at": now(), "versions": {str(version): counts[version] for version in sorted(counts)}}
             if since is not None:
+                value = {"at": captured_at.isoformat(), "versions": {str(name): each for name, each in counts.items()}}
                 self.store.write_text(f"{self._counts}/{self.id}.json", json.dumps(value))
             for name, moment, _ in _windows(self.store, self.model_name):
                 if since is None or moment < since:
@@ -93,28 +90,24 @@ class ScoredWindow:
     def _publish(
         self,
         captured: CapturedFiles,
-        files: Mapping[int, Sequence[Path]],
+        files: Mapping[int, Mapping[Path, str]],
         shadow: int | None,
         since: datetime | None,
     ) -> None:
         """Publishes the files that are not there, or older than the canary, whose rollout reads them by time."""
         folder = folder_name(self.model_name)
         wanted = {}
-        for version, paths in files.items():
-            for number, path in enumerate(paths):
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        for version, digests in files.items():
+            for number, (path, digest) in enumerate(digests.items()):
                 wanted[f"{self.id}-v{version}-{'shadow-' * (version == shadow)}{number}-{digest}.parquet"] = path
         own = {name: name.partition("-")[2] for name in captured.sizes(folder) if f"Z-{self.id}-v" in name}
         stay = {
             name for name, tail in own.items()
             if tail in wanted and (since is None or (time_of(name) or since) >= since)
         }  # fmt: skip
-        present, moment = {own[name] for name in stay}, datetime.fromisoformat(now())
+        present = {own[name] for name in stay}
         for tail, path in wanted.items():
             if tail not in present:
-                table = pq.read_table(path)
-                times = pa.repeat(pa.scalar(moment, pa.timestamp("us", "UTC")), table.num_rows)
-                write_parquet(table.append_column("captured_at", times), path)
                 captured.publish(folder, tail, path.read_bytes())
         for name in own.keys() - stay:
             captured.remove(folder, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -67,66 +68,70 @@ def run(
         HopsError: Spark failed.
     """
     _check_values(splits, columns)
-    properties = ExamplesProperties.of(context.input("examples"))
+    source = ExamplesProperties.of(context.input("examples"))
+    window = ScoredWindow.of(context.store, model_name or "", context.spec.producer, source.window)
     live: tuple[ScoredBy, ...] = ()
-    window = ScoredWindow.of(context.store, model_name or "", context.spec.producer, properties.window)
-    is_live = model_name is not None and version is None and not ServerAddress.of(context.spec.services).has_process
-    if shadow and not is_live:
+    if model_name is None:
+        model, number = context.input("model"), None
+    elif version is None and not ServerAddress.of(context.spec.services).has_process:
+        live = _live(context.store, model_name, shadow=shadow, key=source.key)
+        model, number = live[0].model, live[0].version
+    else:
+        model, number = deployed_model(context.store, model_name, version or "champion")
+    if shadow and not live:
         raise BadInput(
             "shadow is True, but only versions that score tables have a shadow: give model_name without a version, and "
             "a connection of the kind 'batch'"
         )
-    if model_name is None:
-        model, number = context.input("model"), None
-    elif is_live:
-        live = _live(context.store, model_name, shadow=shadow, key=properties.key)
-        model, number = live[0].model, live[0].version
-    else:
-        model, number = deployed_model(context.store, model_name, version or "champion")
-    folder_of_model = model_folder(context.store, model)
-    trained = ModelProperties.of(context.store.manifest(model.uri))
-    paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
-    there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
-    result = list(splits) if splits is not None else list(properties.splits or there)
+    folder_of_model, captured_at = model_folder(context.store, model), datetime.now(UTC)
     others = {"canary": live[1].model} if len(live) > 1 else {}
     with (
         step_pool(context, "local[*]") as pool,
         _capture_folder(context, pool, window) if live else contextlib.nullcontext() as captures,
         context.output(model=model, **others) as writer,
     ):
-        files = pool.splits(context, "examples", result)
+        files = pool.splits(context, "examples", splits or source.splits or _folders(context))
         loaded = SignatureModel(folder_of_model, signature)
-        retained = tuple(columns) if columns is not None else tuple(filter(None, [properties.key]))
+        retained = tuple(columns) if columns is not None else tuple(filter(None, [source.key]))
         _check(loaded, files, retained, (VERSION,) if live else ())
         for other in live[1:]:
             _check_canary(loaded, SignatureModel(model_folder(context.store, other.model), signature), other, files)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
         schema = scan.schema(next(those[0] for those in files.values()))
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
-        rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
-        folder = pool.folder(context, writer)
-        key = properties.key if live else None
         plan = ScoringPlan(
-            model, context.store, signature, folder, retained, rows_at_once, live, shadow, model_name, key, captures,
-            window.name,
-        )  # fmt: skip
+            model=model,
+            store=context.store,
+            signature=signature,
+            folder=pool.folder(context, writer),
+            columns=retained,
+            batch_rows=batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS),
+            live=live,
+            shadow=shadow,
+            model_name=model_name,
+            key=source.key if live else None,
+            captured=captures,
+            captured_at=captured_at,
+            window=window.name,
+        )
         parts = plan_parts([(split, file) for split, those in files.items() for file in those])
         summaries = run_parts(pool, score_part, plan, parts, ScoreSummary, context.progress)
         writer.add(uploaded_files(summaries))
+        counts = count_rows(files, summaries)
         for split, those in files.items():
-            if not any(summary.rows for summary in summaries if summary.split == split):
+            if not counts[split].rows_out:
+                log.warning("split %r of %s has no rows: its predictions have none", split, window.name)
                 (writer.path / split).mkdir(parents=True, exist_ok=True)
                 write_parquet(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
             remove_leftovers(writer.path / split)
-        counts = count_rows(files, summaries)
-        not_finite = _warn_of_not_finite(summaries)
         scored = _by_version(live, summaries)
+        trained = ModelProperties.of(context.store.manifest(model.uri))
         artifact = writer.commit(
             rows=counts,
             metrics={
                 "rows": sum(count.rows_out for count in counts.values()),
                 **{f"rows_version_{version}": float(each["rows"]) for version, each in scored.items()},
-                **{f"not_finite_rows_{name}": float(rows) for name, rows in not_finite.items()},
+                **{f"not_finite_rows_{name}": float(rows) for name, rows in _not_finite(summaries).items()},
             },
             properties=PredictionsProperties(
                 model=model.uri,
@@ -134,20 +139,28 @@ def run(
                 model_name=model_name,
                 version=number,
                 signature=signature,
-                splits=tuple(result),
+                splits=tuple(files),
                 columns=retained,
                 outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
-                key=properties.key,
-                window=properties.window,
+                key=source.key,
+                window=source.window,
                 problem=trained.problem,
                 classes=trained.classes,
                 more_labels=trained.more_labels,
             ).to_dict(),
         )
         if captures is not None:
-            shadows = live[1].version if shadow and len(live) > 1 else None
-            window.commit(context.spec.services, _fetched(context, captures, summaries, scored), scored, shadows)
+            captured = _fetched(context, captures, summaries, scored)
+            window.commit(
+                context.spec.services, captured, scored, captured_at, live[1].version if shadow and others else None
+            )
     return artifact
+
+
+def _folders(context: StepContext) -> list[str]:
+    """Returns the folders of the examples that have Parquet files."""
+    paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
+    return sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
 
 
 def _live(store: ArtifactStore, model_name: str, *, shadow: bool, key: str | None) -> tuple[ScoredBy, ...]:
@@ -214,8 +227,8 @@ def _fetched(
     folder: OutputFolder,
     summaries: Sequence[ScoreSummary],
     scored: Mapping[int, Mapping[str, int]],
-) -> dict[int, list[Path]]:
-    """Returns the files of captured rows of each version on this machine, in the order of the parts.
+) -> dict[int, dict[Path, str]]:
+    """Returns the files of captured rows of each version on this machine, in the order of the parts, with digests.
 
     Raises:
         HopsError: rows are missing, as executors do not share the store's folder with this machine.
@@ -225,9 +238,13 @@ def _fetched(
         (local / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
         assert folder.store is not None
         folder.store.fetch(folder.path, FileEntry(**entry), local / entry["path"])
-    files = {version: sorted((local / f"v{version}").glob("*/part-*.parquet")) for version in scored}
+    digests = {path: digest for summary in summaries for path, digest in summary.digests.items()}
+    files = {
+        version: {local / path: digests[path] for path in sorted(digests) if path.startswith(f"v{version}/")}
+        for version in scored
+    }
     for version, paths in files.items():
-        rows = sum(scan.footer(path).num_rows for path in paths)
+        rows = sum(scan.footer(path).num_rows for path in paths if path.exists())
         if rows != scored[version]["rows"]:
             raise HopsError(
                 f"version {version} scored {scored[version]['rows']} rows, of which {rows} are in {local}; the "
@@ -273,7 +290,8 @@ def _check(
                 raise MissingColumn(file, name, f", which columns name; there are {', '.join(names)}")
 
 
-def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
+def _not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
+    """Returns the rows with NaN or infinity by output, and warns of them."""
     totals: dict[str, int] = {}
     for summary in summaries:
         for name, rows in summary.not_finite.items():

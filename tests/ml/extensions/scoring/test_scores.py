@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +280,12 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
     def commit(kill: int, values: Mapping[int, Sequence[float]]) -> bool:
         """Commits a file for each value of each version; returns whether it ended before the ``kill``-th change."""
         nonlocal calls
-        calls, files = 0, dict[int, list[Path]]()
+        calls, files = 0, dict[int, dict[Path, str]]()
         for version, rows in values.items():
             for number, value in enumerate(rows):
                 path = tmp_path / f"v{version}-{number}.parquet"
                 pq.write_table(pa.table({"input.x": [value], "version": [version]}), path)
-                files.setdefault(version, []).append(path)
+                files.setdefault(version, {})[path] = str(value)
         counts = {version: {"rows": len(rows), "failed": 0} for version, rows in values.items()}
 
         def ending(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,14 +306,15 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
                 (ArtifactStore, "write_text"),
             ):
                 patch.setattr(owner, name, ending(getattr(owner, name)))
-            window.commit({"serving_capture_path": str(folder)}, files, counts)
+            window.commit({"serving_capture_path": str(folder)}, files, counts, datetime.now(UTC))
             return True
         return False
 
     other = ScoredWindow.of(store, "m", Producer("d", "run", "score"), ("2026-11-02", "2026-11-03"))
     other_file = tmp_path / "other.parquet"
     pq.write_table(pa.table({"input.x": [-1.0], "version": [1]}), other_file)
-    other.commit({"serving_capture_path": str(folder)}, {1: [other_file]}, {1: {"rows": 1, "failed": 0}})
+    rows = {1: {"rows": 1, "failed": 0}}
+    other.commit({"serving_capture_path": str(folder)}, {1: {other_file: "x"}}, rows, datetime.now(UTC))
     states: list[dict[int, list[float]]] = [{1: [0.0, 0.0, 1.0]}, {1: [0.0, 2.0], 2: [3.0]}, {2: [0.0]}, {1: [4.0]}]
     for kill in range(1, 12):
         for values in states:
