@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_hops.core.artifacts.properties import Properties
@@ -27,6 +27,7 @@ class PerformanceOptions(StepOptions):
         source: Fields of the labels' :class:`~airflow_hops.core.sources.sources.RowSource`; None for feedback, or for
             labels that are an artifact.
         label: The operator's ``of_label``.
+        horizon_s: Seconds after a prediction in which its label becomes known; None if the keys name one prediction.
 
     Raises:
         BadInput: an option is out of range.
@@ -39,6 +40,7 @@ class PerformanceOptions(StepOptions):
     label_column: str | None = None
     keys: Sequence[str] = REQUEST_KEYS
     label_time: str | None = None
+    horizon_s: float | None = None
     time_feature: str | None = None
     as_of: str | None = None
     window_s: float | None = None
@@ -49,7 +51,7 @@ class PerformanceOptions(StepOptions):
     estimates: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("window_s", "period_s"):
+        for name in ("window_s", "period_s", "horizon_s"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise BadInput(f"{name.removesuffix('_s')} is {seconds:g} seconds; expected more than 0")
@@ -69,6 +71,13 @@ class PerformanceOptions(StepOptions):
     def as_of_time(self) -> datetime | None:
         """Returns the end of the window; UTC if it has no zone."""
         return window_time("as_of", self.as_of)
+
+    @property
+    def oldest_label(self) -> datetime | None:
+        """Returns the time before which no label can be of a prediction in the window; None if unknown."""
+        if self.horizon_s is None or self.window_s is None or self.as_of_time is None:
+            return None
+        return self.as_of_time - timedelta(seconds=self.window_s)
 
 
 @dataclass(frozen=True)
@@ -126,12 +135,17 @@ class LabelCounts(JsonFields):
         joined: Labels of captured predictions.
         unknown: Labels without a captured prediction.
         repeated: Duplicates of other labels.
-        corrected: Predictions with several labels, of which the latest is used.
-        contradictory: Predictions with several labels of the same time; none is used.
+        corrected: Predictions with several labels, of which the latest is used; with a horizon, labels that a later one
+            within it replaces.
+        contradictory: Predictions, or with a horizon keys, with several labels of the same time; none is used.
         future: Labels that became known after the end of the window or after now; ignored.
         invalid: Labels that are not a class of the model, or not a number; ignored.
         untimed: Labels without a time although others have one; ignored.
         keyless: Labels without a value in one of the keys; ignored.
+        missing: Labels without a value, which are not known yet.
+        early: Labels that became known before one of their predictions; with a horizon before each of their key, and
+            ignored.
+        late: Labels that became known after the horizon of each prediction of their key; ignored.
     """
 
     given: int = 0
@@ -144,6 +158,9 @@ class LabelCounts(JsonFields):
     invalid: int = 0
     untimed: int = 0
     keyless: int = 0
+    missing: int = 0
+    early: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)

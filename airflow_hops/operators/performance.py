@@ -50,11 +50,14 @@ class PerformanceOperator(HopsOperator):
             Use a separate task for each further label.
         label_column: Column of the label; None for a column with the label's name.
         keys: Columns of the labels that together identify a prediction: ``request_id`` and ``row``, or inputs of the
-            model. Without a column ``row``, labels by request id belong to the request's first row.
+            model. Without a column ``row``, labels by request id belong to the request's first row. One that is not an
+            input stands for the key of rows that ``ScoreOperator`` scored.
         label_time: Column with the time at which a label became known, a timestamp or seconds since the epoch: the last
             of several labels counts, and delays can be measured. Feedback has its own time.
+        horizon: timedelta after a prediction in which its label becomes known, if the keys name several predictions,
+            such as those of a customer: the last label from the prediction to its end counts. None if they name one.
         time_feature: The model's input that holds the row's time, in seconds since the epoch, which determines the age
-            and period of a prediction; None for the time of the request.
+            and period of a prediction; None for the time of the request, or the end of the window that was scored.
         as_of: End of the window, ISO 8601; later predictions and labels are ignored. None for the time of the newest
             prediction. (templated)
         window: Length of the window; None for everything that was captured.
@@ -84,6 +87,7 @@ class PerformanceOperator(HopsOperator):
         label_column: str | None = None,
         keys: Sequence[str] = REQUEST_KEYS,
         label_time: str | None = None,
+        horizon: timedelta | None = None,
         time_feature: str | None = None,
         as_of: Time | None = None,
         window: timedelta | None = None,
@@ -103,6 +107,7 @@ class PerformanceOperator(HopsOperator):
         self.label_column = label_column
         self.keys = keys
         self.label_time = label_time
+        self.horizon = horizon
         self.time_feature = time_feature
         self.as_of = as_of
         self.window = window

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.target import MULTICLASS, OUTPUTS, Problem
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.performance import LabelCounts, PerformanceOptions
+from airflow_hops.core.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
 from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.scored import is_scored, split_ids
 from airflow_hops.ml.captured.values import dense_values
 from airflow_hops.ml.metrics.metrics import Array
-from airflow_hops.ml.performance.labels import NO_KEY, NO_LABEL, Labels, as_time, key_of
+from airflow_hops.ml.performance.labels import NO_LABEL, Labels, Usage, as_time, key_of
 
 _ROWS_AT_ONCE = 1 << 20
 _DAY_US = 86_400_000_000
@@ -100,7 +101,7 @@ def join_labels(
     lacking: dict[str, int] = {}
     files = dict.fromkeys(names, _NO_TIMES)
     not_finite = untimed = 0
-    newest, asked = [], []
+    newest, asked, usage = [], [], Usage(labels)
     output = prefix + OUTPUTS[problem]
     for version, rows in _tables(requests, files, options, output):
         if isinstance(version, str):
@@ -114,8 +115,7 @@ def join_labels(
         # A time is usual if it is at most a day after its request.
         usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
         newest.append(pc.max(rows["time"].filter(usual)).as_py())
-        index = pc.index_in(rows["key"], value_set=labels.keys).fill_null(NO_KEY).to_numpy()
-        index = np.where(labels.codes[index] == NO_LABEL, NO_LABEL, index) if len(labels.codes) else index
+        index = labels.match(rows["key"], rows["time"].to_numpy(), usage)
         matched = np.bincount(index[index >= 0], minlength=len(labels.codes)).astype(np.int32)
         times[version] = times.get(version, 0) + matched
         predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
@@ -132,13 +132,13 @@ def join_labels(
             "expected seconds since the epoch"
         )
     present_us = max((time for time in newest if time is not None), default=max(asked, default=0))
-    has_label = labels.codes != NO_LABEL
-    joined = int(np.any([np.zeros(len(has_label), bool), *(each > 0 for each in times.values())], axis=0).sum())
+    used = np.any([np.zeros(len(labels.codes), bool), *(each > 0 for each in times.values())], axis=0)
     shared = {version: int(np.maximum(each - 1, 0).sum()) for version, each in times.items()}
-    counts = replace(labels.counts, joined=joined, unknown=int(has_label.sum()) - joined)
     versions = {number: _concatenated(parts[number], number, shared=shared[number] > 0) for number in sorted(parts)}
     ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
-    return Joined(versions, counts, files, lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
+    return Joined(
+        versions, usage.counts(used), files, lacking, sum(shared.values()), not_finite, untimed, present_us, ahead
+    )
 
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
@@ -181,20 +181,67 @@ def _tables(
 
 def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int | str, Any]:
     footer = requests.footer(name)
-    present = footer.schema.to_arrow_schema().names
-    captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
-    time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
-    for column in (output, *captured, time):
-        if column not in present:
-            return column, footer.num_rows
-    table = requests.table(name, [*captured, time, "captured_at", output, "version"])
-    if len(versions := pc.unique(table["version"])) > 1:
+    if output not in footer.schema.to_arrow_schema().names:
+        return output, footer.num_rows
+    rows = keyed_rows(requests, name, options, {"output": output, "version": "version"})
+    if isinstance(rows, str):
+        return rows, footer.num_rows
+    if len(versions := pc.unique(rows["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
-    where = f"captured file {name}"
-    key = key_of([table[column] for column in captured], where)
-    when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
-    rows = pa.table({"key": key, "time": when, "asked": asked, "output": table[output]})
-    return versions[0].as_py(), rows
+    return versions[0].as_py(), rows.drop(["version"])
+
+
+def keyed_rows(
+    requests: CapturedRequests, name: str, options: PerformanceOptions, columns: Mapping[str, str]
+) -> pa.Table | str:
+    """Reads what identifies the rows of a captured file, and when they were predicted.
+
+    The key of scored rows, which need not be an input, is taken for a column of ``keys`` that is none; their time is
+    the end of their window.
+
+    Args:
+        requests: Captured requests.
+        name: Name of the file.
+        options: Options with the key columns, and the input that is a row's own time.
+        columns: Further columns to read, by the name to give them.
+
+    Returns:
+        An Arrow table of ``key``, ``time`` and ``asked``, both microseconds since the epoch, and ``columns``; or the
+        first column that the file lacks.
+
+    Raises:
+        BadInput: a key or time has another type, or scored rows are to be found by several columns, or without a
+            horizon, although their key may be scored again.
+    """
+    where, schema = f"captured file {name}", requests.footer(name).schema.to_arrow_schema()
+    captured = {key: key if key in REQUEST_KEYS else f"input.{key}" for key in options.keys}
+    lacking = [key for key, column in captured.items() if column not in schema.names]
+    time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
+    if time not in schema.names:
+        return time
+    own = {"request_id", *({"api"} & {*schema.names})}
+    wanted = {*captured.values(), time, "captured_at", *columns.values(), *own} - {captured[key] for key in lacking}
+    table = requests.table(name, [*wanted])
+    is_scoring = table.num_rows > 0 and pc.all(is_scored(table)).as_py()
+    if lacking and not is_scoring:
+        return captured[lacking[0]]
+    keys, ends = split_ids(table["request_id"]) if is_scoring else (None, None)
+    if len(lacking) > 1:
+        raise BadInput(
+            f"{where}: keys are {list(options.keys)}; scored rows have one key beside the model's inputs, and "
+            f"no input is called {' or '.join(map(repr, lacking))}"
+        )
+    if lacking and options.horizon_s is None:
+        raise BadInput(
+            f"{where}: keys name {lacking[0]!r}, the key of scored rows, which may be scored in each window; give a "
+            "horizon, the time after a prediction in which its label becomes known, and label_time"
+        )
+    key = key_of([keys if key in lacking else table[column] for key, column in captured.items()], where)
+    when, asked = (as_time(table[column], where) for column in (time, "captured_at"))
+    if ends is not None and options.time_feature is None:
+        when = pc.coalesce(ends, when)
+    times = {"time": when.cast(pa.int64()), "asked": asked.cast(pa.int64())}
+    return pa.table({"key": key, **times, **{each: table[column] for each, column in columns.items()}})
 
 
 def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Predictions:

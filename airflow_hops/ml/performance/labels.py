@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,14 @@ from airflow_hops.core.sources.sources import row_source
 from airflow_hops.ml.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.ingest import Window, ingest_table
+from airflow_hops.ml.ingest.window import OUTSIDE_WINDOW
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.step.context import StepContext
 
 NO_KEY = NO_LABEL = -1
+_NEVER = np.iinfo(np.int64).max
 _LABEL, KNOWN_AT = "label", "known_at"
 _ROW = "row"
 _US = pa.timestamp("us", "UTC")
@@ -32,26 +35,109 @@ _FIRST_S, _LAST_S = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year 
 
 @dataclass(frozen=True)
 class Labels:
-    """One label for each prediction that has any.
+    """Labels by key: one for each, or with a horizon one for each time at which any became known, ascending.
 
     Attributes:
         keys: Distinct keys of predictions from :func:`key_of`; an Arrow array, ``[keys]``.
-        codes: Number of each key's label value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
+        of_key: Number of each label's key, ascending; shape ``[labels]``.
+        codes: Number of each label's value, or :data:`NO_LABEL`; shape ``[labels]``, int32.
         values: The distinct values.
-        known_us: Time each became known, microseconds since the epoch, shape ``[keys]``; None if unknown.
+        known_us: Time each became known, microseconds since the epoch, shape ``[labels]``; None if unknown.
         counts: Counts of labels by outcome so far.
+        horizon_us: Time after a prediction in which its label becomes known; None if each key has one label.
     """
 
     keys: Any
+    of_key: Array
     codes: Array
     values: tuple[Any, ...]
     known_us: Array | None
     counts: LabelCounts
+    horizon_us: int | None = None
+
+    def match(self, keys: pa.ChunkedArray, time_us: Array, usage: Usage | None = None) -> Array:
+        """Returns the number of each prediction's label, or a negative number if it has none.
+
+        With a horizon, it is the last label that became known between the prediction and its horizon. If labels of that
+        time contradict each other, there is none.
+
+        Args:
+            keys: Keys of predictions from :func:`key_of`.
+            time_us: Their times, microseconds since the epoch, shape ``[rows]``.
+            usage: What to count the labels' use in.
+        """
+        index: Array = pc.index_in(keys, value_set=self.keys).fill_null(NO_KEY).to_numpy()
+        if usage is not None:
+            has_key = index != NO_KEY
+            np.minimum.at(usage.earliest_us, index[has_key], time_us[has_key])
+            np.maximum.at(usage.latest_us, index[has_key], time_us[has_key])
+        if self.horizon_us is not None:
+            first = self._first(index, time_us, "left")
+            end = self._first(index, time_us + self.horizon_us, "right")
+            within = (index != NO_KEY) & (end > first)
+            if usage is not None:
+                np.add.at(usage.changes, first[within], 1)
+                np.add.at(usage.changes, end[within], -1)
+            index = np.where(within, end - 1, NO_KEY)
+        if not len(self.codes):
+            return np.full(len(index), NO_KEY)
+        matched: Array = np.where(self.codes[index] == NO_LABEL, NO_LABEL, index)
+        return matched
+
+    def _first(self, index: Array, us: Array, side: Literal["left", "right"]) -> Array:
+        """Returns the number of the first label of each key, of the next key's if there is none, from a time on."""
+        times, order = self._order
+        return np.searchsorted(order, index * (len(times) + 1) + np.searchsorted(times, us, side))
+
+    @cached_property
+    def _order(self) -> tuple[Array, Array]:
+        """The distinct times, and a number for each label that orders by key and time."""
+        times, ranks = np.unique(np.asarray(self.known_us), return_inverse=True)
+        return times, self.of_key * (len(times) + 1) + ranks
+
+
+class Usage:
+    """What predictions of all versions used of labels, to count the others.
+
+    Attributes:
+        earliest_us: Time of the first prediction of each key, ``[keys]``; the greatest integer without one.
+        latest_us: Time of the last, likewise the least integer.
+        changes: Running sums are the number of predictions in whose horizon a label is; ``[labels + 1]``.
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
+        self.earliest_us = np.full(len(labels.keys), _NEVER)
+        self.latest_us = -self.earliest_us
+        self.changes = np.zeros(len(labels.codes) + 1, np.int64)
+
+    def counts(self, used: Array) -> LabelCounts:
+        """Returns the labels' counts; ``used`` tells which labels were joined, ``[labels]``."""
+        labels, known_us = self._labels, self._labels.known_us
+        rest, joined = (labels.codes != NO_LABEL) & ~used, int(used.sum())
+        earliest, latest = self.earliest_us[labels.of_key], self.latest_us[labels.of_key]
+        if labels.horizon_us is None or known_us is None:
+            before = 0 if known_us is None else int((used & (known_us < latest)).sum())
+            return replace(labels.counts, joined=joined, unknown=int(rest.sum()), early=before)
+        replaced, unknown = np.cumsum(self.changes[:-1]) > 0, earliest == _NEVER
+        early = ~unknown & (known_us < earliest)
+        return replace(
+            labels.counts,
+            joined=joined,
+            unknown=int((rest & unknown).sum()),
+            corrected=int((rest & replaced).sum()),
+            early=labels.counts.early + int((rest & early).sum()),
+            late=int((rest & ~unknown & ~early & ~replaced).sum()),
+        )
 
 
 def read_labels(
-    context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str
-) -> tuple[Any, int]:
+    context: StepContext,
+    options: PerformanceOptions,
+    requests: CapturedRequests,
+    label: str,
+    since: datetime | None = None,
+) -> tuple[pa.Table, LabelCounts]:
     """Reads the labels from their source.
 
     Args:
@@ -59,10 +145,10 @@ def read_labels(
         options: Source of the labels, and names of their columns.
         requests: Captured requests, with the feedback sent to the server.
         label: Name of the label column.
+        since: Time before which a source's labels are left out as ``early``; None to read all.
 
     Returns:
-        Arrow table of the keys, ``label``, and, if known, ``known_at``; and the number of labels left out because they
-        have no ``label_time``.
+        Arrow table of the keys, ``label``, and, if known, ``known_at``; and the counts of labels that were left out.
 
     Raises:
         BadInput: the table or column does not exist.
@@ -73,16 +159,19 @@ def read_labels(
         if options.label_time is not None:
             source = replace(source, time_column=options.label_time)
         folder = context.scratch / "labels"
-        rows, _ = ingest_table(folder.name, source, Window(None, None), OutputFolder(str(context.scratch)))
-        untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out only rows without a time
-        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), untimed
+        window = Window(since if options.label_time else None, None)
+        rows, _ = ingest_table(folder.name, source, window, OutputFolder(str(context.scratch)))
+        early = rows.rejected.get(OUTSIDE_WINDOW, 0)
+        left_out = LabelCounts(untimed=rows.rows_in - rows.rows_out - early, early=early)
+        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), left_out
     if context.has_input("labels"):
         artifact, folder = context.input("labels"), context.local("labels")
         tables = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
         chosen = [options.table] if options.table is not None else tables
         if len(chosen) != 1 or chosen[0] not in tables:
             raise BadInput(f"table is {options.table!r}; {artifact.uri} has {', '.join(tables) or 'none'}: name one")
-        return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri), 0
+        files = sorted((folder / chosen[0]).glob("*.parquet"))
+        return _read_files(files, options, label, artifact.uri), LabelCounts()
     feedback = requests.feedback()
     names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
     chosen_name = UNNAMED if names == [UNNAMED] and options.label_column is None else label
@@ -93,7 +182,8 @@ def read_labels(
         )
     column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
     columns = {key: _column(feedback, key, "the feedback") for key in options.keys}
-    return pa.table({**columns, _LABEL: column, KNOWN_AT: feedback["at"]}), 0
+    table = pa.table({**columns, _LABEL: column, KNOWN_AT: feedback["at"]})
+    return table.filter(pc.is_valid(table[_LABEL])), LabelCounts()  # the others are rows of other labels
 
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> pa.Table:
@@ -165,14 +255,56 @@ def plain(column: Any) -> Any:
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
-def one_for_each(table: pa.Table, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
+def check_key_types(table: pa.Table, requests: CapturedRequests, keys: Sequence[str]) -> None:
+    """Compares the types of keys among labels with those of the newest captured rows.
+
+    Raises:
+        BadInput: they cannot be equal, such as texts and times, or one is no type of keys.
+    """
+    names = requests.names()
+    schema = requests.footer(names[-1]).schema.to_arrow_schema() if names else pa.schema([])
+    for name in keys:
+        column = name if name in REQUEST_KEYS else f"input.{name}"
+        if column not in schema.names:
+            continue
+        ours, theirs = schema.field(column).type, table.schema.field(name).type
+        kinds = {_kind(ours), _kind(theirs)}
+        if None in kinds or kinds == {"text", "time"}:
+            raise BadInput(
+                f"key {name!r} is {theirs} among the labels, and {ours} in {names[-1]} of the captured rows; expected "
+                "integers, strings or times in both: cast it in the labels"
+            )
+
+
+def _kind(type_: pa.DataType) -> str | None:
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if pa.types.is_integer(type_):
+        return "integer"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return "time"
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return "text" if any(each(type_) for each in texts) else None
+
+
+def one_for_each(
+    table: pa.Table,
+    keys: Sequence[str],
+    until: datetime | None,
+    left_out: LabelCounts | None = None,
+    horizon_s: float | None = None,
+) -> Labels:
     """Selects one label for each prediction: the one that became known last.
 
     Args:
         table: Table from :func:`read_labels`.
         keys: Columns that identify a prediction.
         until: Labels that became known later are left out, as are those from the future.
-        untimed: Number of labels without a time, which were left out already.
+        left_out: Counts of labels that were left out already.
+        horizon_s: Seconds after a prediction within which its label becomes known; then there is one for each key and
+            time. None if the keys identify one prediction.
+
+    Raises:
+        BadInput: a key has another type, or there is a horizon, but no time of labels.
     """
     encoded = key_of([table[name] for name in keys], "the labels").dictionary_encode().combine_chunks()
     distinct, numbers = encoded.dictionary, encoded.indices.fill_null(NO_KEY).to_numpy()
@@ -180,29 +312,44 @@ def one_for_each(table: pa.Table, keys: Sequence[str], until: datetime | None, u
     # A label that is null or NaN is not known yet.
     there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
     retained = there & (numbers != NO_KEY)
-    keyless = int((there & ~retained).sum())
-    known, future = None, 0
+    counts = left_out or LabelCounts()
+    counts = replace(counts, keyless=int((there & ~retained).sum()), missing=int((~there).sum()))
+    known = None
     if KNOWN_AT in table.column_names:
         timed = pc.is_valid(table[KNOWN_AT]).to_numpy()
-        untimed += int((retained & ~timed).sum())
+        untimed = counts.untimed + int((retained & ~timed).sum())
         retained &= timed
         known = table[KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
         now = datetime.now(UTC)
         late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
-        future = int((late & retained).sum())
+        counts = replace(counts, untimed=untimed, future=int((late & retained).sum()))
         retained &= ~late
+    elif horizon_s is not None:
+        raise BadInput(
+            f"horizon is {horizon_s:g} seconds, but label_time is None; name the labels' column with the time"
+        )
     values = value.filter(pa.array(retained)).dictionary_encode()
-    counts = LabelCounts(given=int(retained.sum()), future=future, untimed=untimed, keyless=keyless)
-    known = known[retained] if known is not None else None
-    latest, counts = _latest(numbers[retained], values.indices.to_numpy(), known, len(distinct), counts)
+    counts = replace(counts, given=int(retained.sum()))
+    known, groups = known[retained] if known is not None else None, numbers[retained]
+    of_key = np.arange(len(distinct))
+    if horizon_s is not None and known is not None:
+        order = np.lexsort((known, groups))
+        key, when = groups[order], known[order]
+        begins = np.ones(len(order), bool)
+        begins[1:] = (key[1:] != key[:-1]) | (when[1:] != when[:-1])
+        groups, of_key = np.empty(len(order), np.int64), key[begins].astype(np.int64)
+        groups[order] = np.cumsum(begins) - 1
+    latest, counts = _latest(groups, values.indices.to_numpy(), known, len(of_key), counts)
     has_label = latest != NO_LABEL
-    codes = np.full(len(distinct), NO_LABEL, np.int32)
+    codes = np.full(len(of_key), NO_LABEL, np.int32)
     codes[has_label] = values.indices.to_numpy()[latest[has_label]]
     if known is not None:
-        known_us = np.zeros(len(distinct), np.int64)
+        known_us = np.zeros(len(of_key), np.int64)
+        known_us[groups] = known
         known_us[has_label] = known[latest[has_label]]
         known = known_us
-    return Labels(distinct, codes, tuple(values.dictionary.to_pylist()), known, counts)
+    horizon_us = None if horizon_s is None else int(horizon_s * 1e6)
+    return Labels(distinct, of_key, codes, tuple(values.dictionary.to_pylist()), known, counts, horizon_us)
 
 
 def _latest(

@@ -28,7 +28,7 @@ from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.captured.values import as_number, class_numbers
 from airflow_hops.ml.metrics.judging import METRICS
 from airflow_hops.ml.performance.join import Joined, Predictions, join_labels
-from airflow_hops.ml.performance.labels import KNOWN_AT, NO_LABEL, Labels, one_for_each, read_labels
+from airflow_hops.ml.performance.labels import KNOWN_AT, NO_LABEL, Labels, check_key_types, one_for_each, read_labels
 from airflow_hops.ml.performance.versions import (
     FEWEST_OF_A_CLASS,
     US,
@@ -70,8 +70,9 @@ def run(context: StepContext, **options: Any) -> Artifact:
     target = known.target
     requests = captured_requests(context, arguments.model_name)
     name = arguments.label_column or target.label
-    table, untimed = read_labels(context, arguments, requests, name)
-    labels = one_for_each(table, arguments.keys, arguments.as_of_time, untimed)
+    table, left_out = read_labels(context, arguments, requests, name, arguments.oldest_label)
+    check_key_types(table, requests, arguments.keys)
+    labels = one_for_each(table, arguments.keys, arguments.as_of_time, left_out, arguments.horizon_s)
     joined = join_labels(requests, labels, arguments, target.problem, prefix)
     as_of_us, window = _window(joined, arguments)
     as_of = datetime.fromtimestamp(as_of_us / US, UTC)
@@ -81,7 +82,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         and (pc.max(table[KNOWN_AT]).as_py() or as_of) > as_of
     ):
         # Labels after the present do not count, and the present is known only now.
-        labels = one_for_each(table, arguments.keys, as_of, untimed)
+        labels = one_for_each(table, arguments.keys, as_of, left_out, arguments.horizon_s)
         joined = join_labels(requests, labels, arguments, target.problem, prefix)
         as_of_us, window = _window(joined, arguments)
     versions = {number: find_version(context.store, arguments.model_name, number, known, prefix) for number in window}
@@ -250,12 +251,26 @@ def notes_of(
         f"Labels that became known after the report's time{default}, or in the future": counts.future,
         "Labels that are not what the model predicts": counts.invalid,
         f"Labels without a value of {' or '.join(options.keys)}, their keys": counts.keyless,
+        "Labels without a value": counts.missing,
+        **(
+            {}
+            if options.horizon_s is None
+            else {
+                "Labels that became known before each prediction of their key": counts.early,
+                "Labels that became known after the horizon of each prediction of their key": counts.late,
+            }
+        ),
         "Labels without label_time, or whose label_time is not a time in seconds since the epoch": counts.untimed,
         f"Captured rows whose {options.time_feature!r} is not a time in seconds since the epoch": joined.untimed,
         **{f"Captured rows without {c!r} (another signature, API or version)": n for c, n in joined.lacking.items()},
         "Predictions that are NaN or infinite": joined.not_finite,
     }
     yield from (f"{what}: {count}; left out" for what, count in left_out.items() if count)
+    if counts.early and options.horizon_s is None:
+        yield (
+            f"Labels that became known before their predictions: {counts.early}; they count, as there is no horizon. "
+            "Figures are wrong if keys identify no prediction"
+        )
     if joined.ahead and options.as_of_time is None:
         yield (
             f"Predictions whose own time is more than a day after their request: {joined.ahead}; they are not "
