@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_hops.core.errors import SchemaMismatch as SchemaMismatch
     from airflow_hops.core.errors import ServerUnreachable as ServerUnreachable
     from airflow_hops.core.errors import StepFailed as StepFailed
+    from airflow_hops.core.errors import StoreAway as StoreAway
     from airflow_hops.core.errors import UnreadableFile as UnreadableFile
     from airflow_hops.core.errors import step_error as step_error
     from airflow_hops.core.serving_api.answers import ModelServerError as ModelServerError
@@ -66,7 +67,7 @@ _MODULES = {
     "airflow_hops.core.errors": (
         "ArtifactNotFound BadInput ConnectionFieldError ConnectionNotFound DamagedArtifact HopsError InvalidArgument "
         "MachineLost MissingColumn ModelNotFound Preempted QuotaExceeded RowsNotConserved SchemaMismatch "
-        "ServerUnreachable StepFailed UnreadableFile step_error"
+        "ServerUnreachable StepFailed StoreAway UnreadableFile step_error"
     ),
     "airflow_hops.core.serving_api.answers": "ModelServerError",
     "airflow_hops.core.serving_api.client": "ModelServerClient",

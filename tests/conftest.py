@@ -193,7 +193,9 @@ def store(tmp_path: Path) -> Any:
     """An artifact store of the test's own."""
     from airflow_hops.core.store import ArtifactStore
 
-    return ArtifactStore(str(tmp_path / "store"))
+    store = ArtifactStore(str(tmp_path / "store"))
+    store.make()
+    return store
 
 
 @pytest.fixture

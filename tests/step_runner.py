@@ -20,6 +20,7 @@ class StepRunner:
         from airflow_hops.core.store import ArtifactStore
 
         self.store = ArtifactStore(root, storage_options=storage_options)
+        self.store.make()
         self.runtime = runtime
         self.lines: list[Any] = []
         self.count = 0

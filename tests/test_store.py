@@ -26,13 +26,23 @@ from world import BY as PRODUCER
 from world import World, path_of, refused, write_artifact
 
 from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, total_rows
-from airflow_hops.core.errors import BadInput, DamagedArtifact, HopsError, RowsNotConserved, UnreadableText
+from airflow_hops.core.errors import (
+    BadInput,
+    DamagedArtifact,
+    HopsError,
+    RowsNotConserved,
+    StoreAway,
+    UnreadableText,
+)
 from airflow_hops.core.json_files import MOST_JSON_BYTES
-from airflow_hops.core.models.model_record import ModelRecord, write_record
+from airflow_hops.core.models.model_record import ModelRecord, read_record, write_record
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore, kept_version
+from airflow_hops.core.store.artifact_store import MARKER
+from airflow_hops.core.store.owners import owners_of
+from airflow_hops.core.training.record import read_training
 from airflow_hops.runner.runtime import RuntimeHook
 
 
@@ -239,7 +249,7 @@ def test_reader_always_finds_an_artifact_during_replacement(tmp_path: Path) -> N
 def test_lost_rows_are_not_published(store: ArtifactStore) -> None:
     with pytest.raises(RowsNotConserved, match=r"model 'train': 10 rows in, but 6 out and 3 rejected.*; 1 unaccounted"):
         write(store, {"a": "1"}, rows={"train": RowCounts(10, 6, {"cancelled": 3})})
-    assert names_in(store) == []
+    assert names_in(store) == [MARKER]
 
 
 def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore, tmp_path: Path) -> None:
@@ -663,6 +673,48 @@ def test_step_with_an_unusable_store_is_not_retried(world: World, tmp_path: Path
     (tmp_path / "file").touch()
     world.connect("small", store=str(tmp_path / "file" / "hops"))
     hook = RuntimeHook("small")
-    output = Output(hook.store.uri("d", "r", "t", "model"), "model")
+    output = Output(world.store.uri("d", "r", "t", "model"), "model")
     with pytest.raises(BadInput, match=FIELD):
         hook.run(StepSpec("step", "nowhere:nothing", output=output, producer=PRODUCER))
+
+
+OPERATIONS = {
+    "read": lambda store: store.read_text(f"{store.root}/_models/flights.json"),
+    "record": lambda store: read_record(store, "flights"),
+    "training": lambda store: read_training(store, "dag", "0" * 32),
+    "owners": lambda store: owners_of(store, "dataset", "flights"),
+    "names": lambda store: store.names(f"{store.root}/_trainings"),
+    "exists": lambda store: store.exists(f"{store.root}/d/r/t/model"),
+    "manifest": lambda store: store.manifest(f"{store.root}/d/r/t/model"),
+    "artifacts": lambda store: store.artifacts(store.root),
+    "write": lambda store: store.write_text(f"{store.root}/_models/flights.json", "{}"),
+    "create": lambda store: store.create_text(f"{store.root}/_owners/a.json", "{}"),
+    "lock": lambda store: store.lock(f"{store.root}/_trainings"),
+    "artifact": lambda store: write(store, {"a": "1"}),
+}
+
+
+@pytest.mark.parametrize("place", ["renamed", "empty", "lost+found"])
+def test_nothing_is_missing_from_a_store_that_is_away(any_store: ArtifactStore, place: str) -> None:
+    write(any_store, {"a": "1"})
+    opened = ArtifactStore(any_store.root, storage_options=any_store.storage_options)
+    opened.check()  # also a store that a version without the marker made
+    assert MARKER in names_in(any_store)
+    assert read_record(opened, "flights") == ModelRecord()
+    if any_store.is_local:
+        root = path_of(any_store.root)
+        root.rename(root.with_name("moved"))
+        if place != "renamed":
+            (root / place).mkdir(parents=True) if place != "empty" else root.mkdir()
+    else:
+        any_store.files.remote().fs.rm(any_store.root, recursive=True)
+    for operation in OPERATIONS.values():
+        with pytest.raises(StoreAway, match="is away, or new"):
+            operation(opened)
+    with pytest.raises(StoreAway):
+        ArtifactStore(any_store.root, storage_options=any_store.storage_options).check()
+    assert names_in(any_store) == []
+    if any_store.is_local and place == "empty":
+        root.rmdir()
+        root.with_name("moved").rename(root)
+        assert opened.artifacts(opened.root)

@@ -52,6 +52,25 @@ def test_mapped_group_begins_with_ingest(run_dag: Callable[..., Any], tmp_path: 
     ]  # fmt: skip
 
 
+def test_second_run_does_not_begin_in_an_empty_mount_point(
+    run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new store is made by a first run; later runs wait until it is there again."""
+    store, source = tmp_path / "store", tmp_path / "source"
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": str(store)}}))
+    source.mkdir()
+    for name in ("a", "b"):
+        (source / f"{name}.csv").write_text("x\n1\n")
+    assert run_dag("mapped_sources", {"folder": str(source)}).state == "success"
+    store.rename(tmp_path / "moved")
+    store.mkdir()
+    assert states(run_dag("mapped_sources", {"folder": str(source)}))["ingest"] == "failed"
+    assert list(store.iterdir()) == []
+    store.rmdir()
+    (tmp_path / "moved").rename(store)
+    assert run_dag("mapped_sources", {"folder": str(source)}).state == "success"
+
+
 def test_non_json_argument_fails_without_retry(
     run_dag: Callable[..., Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

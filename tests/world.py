@@ -79,7 +79,7 @@ def write_artifact(
 def context_of(task_id: str = "t", dag_id: str = "d", run_id: str = "r", **fields: Any) -> Any:
     """Returns the context of a task's try as operators read it; ``file`` is that of its DAG."""
     file = fields.pop("file", __file__)
-    values = {"map_index": -1, "try_number": 1, "xcom_push": lambda **_: None, **fields}
+    values = {"map_index": -1, "try_number": 1, "xcom_push": lambda **_: None, "xcom_pull": lambda **_: None, **fields}
     ti = SimpleNamespace(dag_id=dag_id, run_id=run_id, task_id=task_id, **values)
     return {"ti": ti, "dag": SimpleNamespace(fileloc=file), "params": {}}
 

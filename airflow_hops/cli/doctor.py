@@ -26,7 +26,7 @@ from airflow_hops.airflow_internals.cli import (
     suppress_logs_and_warning,
 )
 from airflow_hops.cli.check import Check, check_cluster, probe_step
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, StoreAway
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.profiles import BASE, Profile, profile_of
@@ -246,9 +246,11 @@ def check_store(hook: HopsHook) -> Check:
     """Checks that this machine reaches the artifact store."""
     try:
         hook.check_store()
+    except StoreAway as error:
+        return Check("store", "warn", str(error))
     except HopsError as error:
         return Check("store", "fail", str(error))
-    return Check("store", "ok", f"{hook.store.root} can be reached")
+    return Check("store", "ok", f"{hook.settings.store} can be reached")
 
 
 def check_step(hook: RuntimeHook) -> Iterator[Check]:

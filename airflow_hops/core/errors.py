@@ -274,6 +274,26 @@ class ServerUnreachable(HopsError):
         self.address = str(address)
 
 
+class StoreAway(HopsError):
+    """The artifact store ``root`` is not where its address leads: it is not mounted, was moved, or is new.
+
+    Example:
+        >>> from airflow_hops import StoreAway
+        >>> StoreAway("file:///mnt/hops").root
+        'file:///mnt/hops'
+    """
+
+    cause = "unreachable"
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"the artifact store {root} is away, or new: there is nothing in it, not even its file _store.json. Mount "
+            "it, or correct the field 'store' of the connection of type hops, or '[hops] store'; if it is new, the "
+            "first task of a pipeline makes it"
+        )
+        self.root = root
+
+
 class Preempted(HopsError):
     """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, StoreAway
 from airflow_hops.core.store.files import reaching_store
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.runner.runtime import RuntimeHook
@@ -19,16 +19,22 @@ class HopsHook(RuntimeHook):
         """Lists the store's folder.
 
         Raises:
+            StoreAway: it is not there, but can be made.
             HopsError: it cannot be reached, or is not there and cannot be made.
         """
-        with reaching_store(self.store.root):
-            self.store.files.check()
+        store = self.find_store(lambda root: False)
+        with reaching_store(store.root):
+            store.files.check()
+            store.check()
 
     def test_connection(self) -> tuple[bool, str]:
         """Returns whether the store can be reached and the model server answers, and its models, or the error."""
+        state = f"Store {self.settings.store} can be reached"
         try:
             self.check_store()
+        except StoreAway as error:
+            state = str(error)
         except HopsError as error:
             return False, str(error)
         works, message = ModelServerHook(self.hops_conn_id).test_connection()
-        return works, f"Store {self.store.root} can be reached. {message}"
+        return works, f"{state}. {message}"

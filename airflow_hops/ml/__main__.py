@@ -22,6 +22,7 @@ from airflow_hops.core.redaction import hide, redacted
 from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.steps.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.files import reaching_store
 from airflow_hops.ml.step.context import RecordHandler, StepContext, made_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper
@@ -77,6 +78,9 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))
+            if spec.store:
+                with reaching_store(spec.store):
+                    context.store.check()
             with made_current(context):
                 value = entry(context, **spec.params)
         if not isinstance(value, Artifact):

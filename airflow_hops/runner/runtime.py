@@ -21,7 +21,7 @@ from airflow.sdk import BaseHook
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, mask_secret
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, HopsError, StepFailed, error_from
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed, StoreAway, error_from
 from airflow_hops.core.extensions import STEP_GATES, load_all
 from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
@@ -110,10 +110,29 @@ class RuntimeHook(BaseHook):
         """
         return read_settings(self.hops_conn_id, self.runtime)
 
-    @property
+    @cached_property
     def store(self) -> ArtifactStore:
-        """The artifact store."""
-        return ArtifactStore(self.settings.store, storage_options=self.settings.storage_options)
+        """The artifact store.
+
+        Raises:
+            StoreAway: it is not there; see :meth:`find_store` for a new one.
+        """
+        return self.find_store(lambda root: True)
+
+    def find_store(self, is_used: Callable[[str], bool]) -> ArtifactStore:
+        """Returns the artifact store, which may be missing if nobody has used it: ``is_used`` is asked with its root.
+
+        Raises:
+            StoreAway: it is not there, although it was used.
+        """
+        store = ArtifactStore(self.settings.store, storage_options=self.settings.storage_options)
+        try:
+            with reaching_store(store.root):
+                store.check()
+        except StoreAway:
+            if is_used(store.root):
+                raise
+        return store
 
     def run(
         self,

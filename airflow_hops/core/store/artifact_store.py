@@ -22,7 +22,7 @@ from airflow_hops.core.artifacts.artifact import (
     name_in,
     segment,
 )
-from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableText
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, StoreAway, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES, parse_json
 from airflow_hops.core.redaction import without_password
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
@@ -38,6 +38,11 @@ from airflow_hops.core.store.integrity import (
 )
 from airflow_hops.core.store.local_copies import LocalCopies
 from airflow_hops.core.store.writer import ArtifactWriter
+
+MARKER = "_store.json"
+"""File in the root of a store that is there: an empty mount point, or a folder of another name, does not have it."""
+_NOT_OURS = {"lost+found", "_state"}
+"""Folders that say nothing of whether a root is a store: of its file system, and of tasks whose store went away."""
 
 FROZEN = "_frozen"
 """Folder of the frozen schemas in a DAG's folder."""
@@ -60,6 +65,7 @@ class ArtifactStore:
 
     Raises:
         BadInput: the root contains ``..``.
+        StoreAway: by its methods after :meth:`check`, the store has gone away: nothing is missing for certain.
     """
 
     def __init__(
@@ -76,6 +82,36 @@ class ArtifactStore:
             LocalFiles(self.root) if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
         )
         self._local_cache = None if local_cache is None else Path(local_cache)
+        self._marker, self._is_checked = f"{self.root}/{MARKER}", False
+
+    def check(self) -> None:
+        """Checks that the store is there; from then on also before it writes, and when it does not find something.
+
+        A store that a version without the marker made gets one.
+
+        Raises:
+            StoreAway: nothing has been stored at its root, or it is away.
+            OSError: there can be no folder at its root.
+        """
+        if not self.files.exists(self._marker):
+            names = [name for name in self.files.names(self.root) if name not in _NOT_OURS and name[0] != "."]
+            if not names:
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    self.files.check()
+                raise StoreAway(self.root)
+            with contextlib.suppress(Exception):  # this process may only read, and others write the marker
+                self.files.write(self._marker, b"{}\n")
+        self._is_checked = True
+
+    def make(self) -> None:
+        """Makes a store, unless :meth:`check` has found one."""
+        if not self._is_checked:
+            self.files.write(self._marker, b"{}\n")
+            self._is_checked = True
+
+    def _check_again(self) -> None:
+        if self._is_checked and not self.files.exists(self._marker):
+            self.check()
 
     @property
     def is_local(self) -> bool:
@@ -158,6 +194,7 @@ class ArtifactStore:
         """
         self._check_inside(uri)
         with reaching_store(self.root):
+            self._check_again()
             return ArtifactWriter(self.files, self.root, uri, kind, producer, inputs or {}, cache_key_parts or {})
 
     def manifest(self, uri: str) -> Manifest:
@@ -190,7 +227,10 @@ class ArtifactStore:
     def exists(self, uri: str) -> bool:
         """Returns whether a complete artifact is at ``uri``."""
         self._check_inside(uri)
-        return self.files.exists(f"{uri}/{MANIFEST_NAME}")
+        if self.files.exists(f"{uri}/{MANIFEST_NAME}"):
+            return True
+        self._check_again()
+        return False
 
     def find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
         """Returns an artifact with its manifest; a replaced version is found in the history (:func:`kept_version`).
@@ -314,7 +354,10 @@ class ArtifactStore:
         if uri != self.root:
             self._check_inside(uri)
         with reaching_store(self.root):
-            return self.files.folders_with(uri, MANIFEST_NAME)
+            addresses = self.files.folders_with(uri, MANIFEST_NAME)
+            if not addresses:
+                self._check_again()
+            return addresses
 
     def accept_edit(self, uri: str, path: str) -> Artifact:
         """Returns the artifact after updating its manifest for a text file that may have been edited.
@@ -337,6 +380,7 @@ class ArtifactStore:
     def write_text(self, uri: str, text: str) -> None:
         """Writes a small file atomically."""
         self._check_inside(uri)
+        self._check_again()
         self.files.write(uri, text.encode())
 
     def create_text(self, uri: str, text: str) -> None:
@@ -346,6 +390,7 @@ class ArtifactStore:
             FileExistsError: the file exists.
         """
         self._check_inside(uri)
+        self._check_again()
         self.files.create(uri, text.encode())
 
     def remove_text(self, uri: str) -> None:
@@ -361,7 +406,10 @@ class ArtifactStore:
     def names(self, uri: str) -> list[str]:
         """Returns the names of a folder's entries, sorted; empty if there is not a folder."""
         self._check_inside(uri)
-        return self.files.names(uri)
+        names = self.files.names(uri)
+        if not names:
+            self._check_again()
+        return names
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Locks a folder of a local store against threads and processes; remote stores have no locks.
@@ -370,6 +418,7 @@ class ArtifactStore:
             LockHeld: another has held the lock for ``timeout_s`` seconds.
         """
         self._check_inside(uri)
+        self._check_again()
         return self.files.lock(uri, timeout_s)
 
     def read_text(self, uri: str, *, errors: str = "strict") -> str:
@@ -391,6 +440,9 @@ class ArtifactStore:
                     "clear the task that writes it",
                 )
             return content.decode(errors=errors)
+        except FileNotFoundError:
+            self._check_again()
+            raise
         except UnicodeDecodeError as error:
             raise UnreadableText(
                 uri,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
 from pydantic_core import from_json
-from sqlalchemy import select
+from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
@@ -27,7 +27,6 @@ from airflow_hops.airflow_internals.database import (
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore, kept_version
-from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, artifact_in, read_pipelines
@@ -205,13 +204,25 @@ def run_of(session: Session, dag_id: str, run_id: str) -> DagRun:
 
 
 def hook_of(hops_conn_id: str) -> RuntimeHook:
-    """Returns the hook of a connection; raises HTTPException (502) if the connection cannot be read."""
+    """Returns the hook of a connection, whose store is there, or new.
+
+    Raises:
+        HTTPException: 502, the connection cannot be read, or the store is away.
+    """
     hook = RuntimeHook(hops_conn_id)
     try:
-        hook.settings  # noqa: B018 - read once, here
+        hook.store = hook.find_store(_is_used)
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     return hook
+
+
+def _is_used(root: str) -> bool:
+    """Returns whether a task has returned an artifact in a store."""
+    with create_session() as session:
+        pipelines = read_pipelines(session)
+        place = cast(XComModel.value, Text).contains(f"{root}/", autoescape=True)
+        return session.scalar(select(XComModel.key).where(XComModel.dag_id.in_(pipelines), place).limit(1)) is not None
 
 
 @contextlib.contextmanager
@@ -257,8 +268,6 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
         return replace(artifact, uri=retained), manifest
     if there is not None:
         raise Gone(f"{artifact.uri} was replaced by a later try or run of its task")
-    if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
-        raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
     raise Gone(f"{artifact.uri} was deleted from the store")
 
 
