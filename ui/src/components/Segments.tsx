@@ -8,6 +8,8 @@ type Props = Omit<SegmentGroup.RootProps, "value" | "onChange" | "onValueChange"
   items: readonly (readonly [string, ReactNode])[];
 };
 
+const CHOSEN = { color: "brand.contrast", fontWeight: "semibold" };
+
 /** One of a few choices, all of them in sight: value and text of each. */
 export function Segments({ label, value, onChange, items, ...props }: Props) {
   return (
@@ -21,9 +23,9 @@ export function Segments({ label, value, onChange, items, ...props }: Props) {
       overflowX="auto"
       {...props}
     >
-      <SegmentGroup.Indicator />
+      <SegmentGroup.Indicator bg="brand.solid" />
       {items.map(([key, text]) => (
-        <SegmentGroup.Item key={key} flexShrink={0} value={key}>
+        <SegmentGroup.Item key={key} flexShrink={0} value={key} _checked={CHOSEN}>
           <SegmentGroup.ItemText whiteSpace="nowrap">{text}</SegmentGroup.ItemText>
           <SegmentGroup.ItemHiddenInput />
         </SegmentGroup.Item>

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2, LuUsers } from "react-icons/lu";
 import { ActionButton } from "src/components/ActionButton";
+import { AppLink } from "src/components/AppLink";
 import { OwnersDialog as Dialog } from "src/components/Owners";
 import { impossible } from "src/pages/Models/impossible";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
@@ -11,6 +12,7 @@ import { ReplaceDialog } from "src/pages/Models/ReplaceDialog";
 import { RollBackDialog } from "src/pages/Models/RollBackDialog";
 import { TrafficDialog } from "src/pages/Models/TrafficDialog";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
+import { modelsPath } from "src/routes";
 
 const ACTIONS = [
   { name: "promote", label: "Promote", icon: LuArrowUpToLine, Dialog: PromoteDialog },
@@ -25,6 +27,15 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   const [open, setOpen] = useState<string | null>(null);
   const [minutes] = useMinutes();
   const live = useQuery(liveOptions(dagId, detail.name, minutes));
+  const [owner] = detail.owners;
+  if (!detail.may_change && owner !== undefined && !detail.owners.includes(dagId)) {
+    return (
+      <Text fontSize="sm" color="fg.muted">
+        {detail.name} belongs to <AppLink to={modelsPath(owner, { model: detail.name })}>{owner}</AppLink>: decide
+        there.
+      </Text>
+    );
+  }
   if (!detail.may_change) {
     return (
       <Text fontSize="sm" color="fg.muted">
@@ -36,7 +47,11 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
     <HStack gap={2} wrap="wrap">
       {ACTIONS.map(({ name, label, icon: Icon, Dialog }) => (
         <span key={name}>
-          <ActionButton impossible={impossible(name, detail, live.data?.problem != null)} onClick={() => setOpen(name)}>
+          <ActionButton
+            size="xs"
+            impossible={impossible(name, detail, live.data?.problem != null)}
+            onClick={() => setOpen(name)}
+          >
             <Icon />
             {label}
           </ActionButton>

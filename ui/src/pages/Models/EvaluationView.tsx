@@ -25,7 +25,7 @@ import { useCandidateEvaluation } from "src/pages/Models/queries";
 import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { SliceTable } from "src/pages/Models/SliceTable";
 import { type Evaluated, nameOf, VersionBadge } from "src/pages/Models/versions";
-import { metricLabel } from "src/pages/Models/words";
+import { metricLabel, metricsInWords } from "src/pages/Models/words";
 import { type ArtifactRef, airflowTaskPath } from "src/routes";
 
 type Evaluation = Schemas["Evaluation"];
@@ -197,7 +197,7 @@ function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Ev
       <List.Root ps={4} mt={1} fontSize="sm" color="fg.muted">
         {reasons?.map((reason) => (
           <List.Item key={reason} {...(reason.startsWith("warning: ") && { color: "fg", fontWeight: "semibold" })}>
-            {reason}
+            {metricsInWords(reason)}
           </List.Item>
         ))}
       </List.Root>

@@ -8,6 +8,10 @@ interface Props {
   onChange: (value: string) => void;
 }
 
+/** The values with an empty one before them until one is chosen: none is chosen by itself. */
+export const withNone = (values: Props["values"], chosen: boolean): Props["values"] =>
+  chosen ? values : [{ value: "", label: "choose" }, ...values];
+
 /** What a decision is about, below its name. */
 export function FieldChoice(props: Props) {
   return (

@@ -24,15 +24,15 @@ function rowsOf(champion: number | null, split: Parameters<typeof FiguresTable>[
 
 test("every figure of an evaluation is a row, the one that decides first", () => {
   expect(rowsOf(1)).toEqual([
-    ["log loss", "0.5", "0.5", "0"],
-    ["AUC", "0.750.7 to 0.8", "0.70.65 to 0.75", "+0.05"],
-    ["f1", "0.512", "0.5", "+0.012"],
+    ["log loss ↓", "0.5", "0.5", "0"],
+    ["AUC", "0.750.7 to 0.8", "0.70.65 to 0.75", "+0.05 better"],
+    ["F1", "0.512", "0.5", "+0.012"],
   ]);
 });
 
 test("a gain in a loss is above zero, as on all pages", () => {
   const gain = { metric: "log_loss", difference: 0.02, low: 0.01, high: 0.03 };
-  expect(rowsOf(1, { ...SPLIT, gain })[0]).toEqual(["log loss", "0.5", "0.5", "+0.02+0.01 to +0.03"]);
+  expect(rowsOf(1, { ...SPLIT, gain })[0]).toEqual(["log loss ↓", "0.5", "0.5", "+0.02 better+0.01 to +0.03"]);
 });
 
 test("figures of other rows have no difference", () => {
@@ -63,8 +63,8 @@ test("residuals of each version are drawn to the same scale, and said", () => {
 
 test("without a champion, there is nothing to compare with", () => {
   expect(rowsOf(null)).toEqual([
-    ["log loss", "0.5"],
+    ["log loss ↓", "0.5"],
     ["AUC", "0.750.7 to 0.8"],
-    ["f1", "0.512"],
+    ["F1", "0.512"],
   ]);
 });

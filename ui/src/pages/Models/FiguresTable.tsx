@@ -11,7 +11,7 @@ import {
   toneOf,
 } from "src/pages/Models/figures";
 import { type Evaluated, VersionBadge } from "src/pages/Models/versions";
-import { metricLabel } from "src/pages/Models/words";
+import { gainInWords, metricLabel } from "src/pages/Models/words";
 
 interface Props {
   split: Split;
@@ -19,11 +19,15 @@ interface Props {
   champion: number | null;
   metric: string;
   higher?: Directions;
+  /** Whether only what is better or worse is shown. */
+  brief?: boolean;
 }
 
 /** The figures of a split: candidate beside champion, and what was gained: more is better, of a loss, too. */
-export function FiguresTable({ split, version, champion, metric, higher }: Props) {
-  const names = namesOf(split.candidate).toSorted((a, b) => Number(b === metric) - Number(a === metric));
+export function FiguresTable({ split, version, champion, metric, higher, brief = false }: Props) {
+  const all = namesOf(split.candidate).filter((name) => !brief || direction(name, 1, higher) !== 0);
+  const names = all.toSorted((a, b) => Number(b === metric) - Number(a === metric));
+  const heading = (name: string) => metricLabel(name) + (direction(name, 1, higher) < 0 ? " ↓" : "");
   return (
     <Box borderWidth={1} borderRadius="md" width="fit-content" maxWidth="full">
       <PlainTable
@@ -32,7 +36,11 @@ export function FiguresTable({ split, version, champion, metric, higher }: Props
         rows={names}
         rowKey={(name) => name}
         columns={[
-          { label: "Metric", cell: (name) => (name === metric ? <b>{metricLabel(name)}</b> : metricLabel(name)) },
+          {
+            label: "Metric",
+            help: "↓ where less is better",
+            cell: (name) => (name === metric ? <b>{heading(name)}</b> : heading(name)),
+          },
           {
             label: <VersionBadge version={version} />,
             end: true,
@@ -88,7 +96,7 @@ function Gain({ split, name, higher }: { split: Split; name: string; higher?: Di
   return (
     <>
       <Text as="span" color={toneOf(isBetter)}>
-        {signed(gained)}
+        {gainInWords(gained, isBetter)}
       </Text>
       {gain?.low != null && gain.high !== null && <Interval low={gain.low} high={gain.high} sign />}
     </>

@@ -15,11 +15,13 @@ import {
 } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
+import { findingsInWords } from "src/pages/Models/findings";
 import { type Entry, keyOf, type RefusedCandidate } from "src/pages/Models/history";
 import type { Decision } from "src/pages/Models/queries";
 import { RolloutCard } from "src/pages/Models/RolloutCard";
 import { titleOfGroup } from "src/pages/Models/rollouts";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
+import { metricsInWords } from "src/pages/Models/words";
 import { decisionLabel } from "src/pages/Skew/words";
 import { airflowRunPath, resultPath } from "src/routes";
 
@@ -111,7 +113,7 @@ function Refused({ candidate: { at, why, judged, champion_version } }: { candida
     <Box>
       <DecisionTitle title="Candidate refused, and not deployed" at={at} by={judged} />
       <Why>
-        {why || "No reason was given."}{" "}
+        {metricsInWords(why) || "No reason was given."}{" "}
         <AppLink to={resultPath(judged)}>
           {champion_version === null ? "Its figures" : `Its figures beside those of version ${champion_version}`}
         </AppLink>
@@ -126,7 +128,11 @@ function Single({ decision, title, brief }: { decision: Decision; title: string;
   return (
     <Box>
       <DecisionTitle title={title} at={decision.at} by={decision.by} />
-      <Why lines={brief ? BRIEF_LINES : undefined}>{decision.why}</Why>
+      <Why lines={brief ? BRIEF_LINES : undefined}>
+        {decision.findings.length > 0
+          ? `At ${decision.percent}%: ${findingsInWords(decision.findings)}`
+          : metricsInWords(decision.why)}
+      </Why>
       {decision.traffic && Object.keys(decision.traffic).length > 1 && (
         <Box maxW="md" mt={1}>
           <TrafficBar

@@ -1,77 +1,53 @@
-import { Box, Code, HStack, Text } from "@chakra-ui/react";
-import { useQueries } from "@tanstack/react-query";
+import { Box, Code, Text } from "@chakra-ui/react";
+import { Navigate } from "react-router-dom";
 import { api, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
-import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
-import { Sparkline } from "src/components/Sparkline";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
-import { type Column, numberColumn } from "src/components/table";
-import { formatNumber, formatPercent } from "src/format";
+import type { Column } from "src/components/table";
+import { formatNumber } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
-import { type LiveModel, liveOptions } from "src/pages/Models/queries";
-import { perSecond, type Rates, ratesOf } from "src/pages/Models/rates";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
 import { VersionBadge } from "src/pages/Models/versions";
 import { metricLabel, titleOf } from "src/pages/Models/words";
 import { modelsPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
-const MINUTES = 15;
+type Summary = Schemas["ModelSummary"];
 
-interface Row {
-  model: Schemas["ModelSummary"];
-  live: LiveModel | undefined;
-  rates: Rates | null;
-}
-
-/** The models that a pipeline works on: what serves, how well, and how it came to. */
+/** The models that a pipeline works on: what was decided to serve, how well, and how it came to. One is opened at once. */
 export function ModelsPage() {
   const dagId = useDagId();
   const models = api.useQuery("get", "/api/dags/{dag_id}/models", { params: { path: { dag_id: dagId } } });
   return (
     <QueryView query={models}>
-      {({ entries: found }) =>
-        found.length === 0 ? (
+      {({ entries: [first, ...others] }) =>
+        first === undefined ? (
           <Empty title="This pipeline serves no model">
             A model is served by <Code>DeployModelOperator(task_id="deploy", model=…, model_name="…")</Code>; once a DAG
             has a task with a <Code>model_name</Code>, the model is listed here.
           </Empty>
+        ) : others.length === 0 ? (
+          <Navigate replace to={modelsPath(dagId, { model: first.name })} />
         ) : (
-          <ModelTable dagId={dagId} models={found} />
+          <DataTable
+            label="Models"
+            rows={[first, ...others]}
+            rowKey={({ name }) => name}
+            rowHeight={56}
+            columns={columnsFor(dagId)}
+          />
         )
       }
     </QueryView>
   );
 }
 
-function ModelTable({ dagId, models }: { dagId: string; models: Schemas["ModelSummary"][] }) {
-  const lives = useQueries({ queries: models.map(({ name }) => liveOptions(dagId, name, MINUTES)) });
-  const rows = models.map((model, index): Row => {
-    const live = lives[index]?.data;
-    return { model, live, rates: live?.series ? ratesOf(live.series, MINUTES) : null };
-  });
-  return (
-    <Box>
-      <DataTable
-        label="Models"
-        rows={rows}
-        rowKey={({ model }) => model.name}
-        rowHeight={56}
-        columns={columnsFor(dagId)}
-      />
-      <Text mt={2} fontSize="xs" color="fg.muted">
-        Rates and latencies are those of the last {MINUTES} minutes, as the model server counts them.
-      </Text>
-    </Box>
-  );
-}
-
-export function columnsFor(dagId: string): Column<Row>[] {
+export function columnsFor(dagId: string): Column<Summary>[] {
   return [
     {
       key: "model",
@@ -79,10 +55,10 @@ export function columnsFor(dagId: string): Column<Row>[] {
       fixed: true,
       width: 180,
       minWidth: 130,
-      value: ({ model }) => model.name,
-      render: ({ model }) => (
-        <AppLink to={modelsPath(dagId, { model: model.name })} fontWeight="semibold" title={model.name}>
-          {model.name}
+      value: ({ name }) => name,
+      render: ({ name }) => (
+        <AppLink to={modelsPath(dagId, { model: name })} fontWeight="semibold" title={name}>
+          {name}
         </AppLink>
       ),
     },
@@ -90,8 +66,8 @@ export function columnsFor(dagId: string): Column<Row>[] {
       key: "champion",
       label: "Champion",
       width: 120,
-      value: ({ model }) => model.champion?.version,
-      render: ({ model }) => <Champion model={model} />,
+      value: ({ champion }) => champion?.version,
+      render: (model) => <Champion model={model} />,
     },
     {
       key: "metric",
@@ -99,21 +75,21 @@ export function columnsFor(dagId: string): Column<Row>[] {
       width: 130,
       align: "end",
       descendingFirst: true,
-      value: ({ model }) => model.metric?.value,
-      render: ({ model }) => model.metric && <Metric {...model.metric} />,
+      value: ({ metric }) => metric?.value,
+      render: ({ metric }) => metric && <Metric {...metric} />,
     },
     {
       key: "challenger",
       label: "Challenger",
       width: 120,
-      value: ({ model }) => model.challenger?.version,
-      render: ({ model }) =>
-        model.challenger ? (
+      value: ({ challenger }) => challenger?.version,
+      render: ({ challenger, rollout }) =>
+        challenger ? (
           <Box lineHeight="short">
-            <VersionBadge version={model.challenger.version} />
-            {model.rollout && (
+            <VersionBadge version={challenger.version} />
+            {rollout && (
               <Text fontSize="xs" color="fg.muted">
-                step {model.rollout.number} of {model.rollout.steps}
+                step {rollout.number} of {rollout.steps}
               </Text>
             )}
           </Box>
@@ -123,58 +99,32 @@ export function columnsFor(dagId: string): Column<Row>[] {
     },
     {
       key: "traffic",
-      label: "Live traffic",
-      width: 160,
+      label: "Decided traffic",
+      width: 200,
       minWidth: 130,
-      render: ({ model, live }) => <Traffic model={model} live={live} />,
-    },
-    {
-      key: "requests",
-      label: "Requests/s",
-      width: 170,
-      minWidth: 130,
-      align: "end",
-      descendingFirst: true,
-      value: ({ rates }) => rates?.perSecond,
-      render: ({ live, rates }) => <Requests live={live} rates={rates} />,
-    },
-    {
-      key: "errors",
-      label: "Errors",
-      width: 110,
-      align: "end",
-      descendingFirst: true,
-      help: "Share of failed requests, without those refused because of an error in the request",
-      value: ({ rates }) => rates?.errorShare,
-      render: ({ rates }) => (
-        <Box lineHeight="short">
-          <Text color={rates?.errors ? ERROR : undefined}>{formatPercent(rates?.errorShare)}</Text>
-          {Boolean(rates?.refused) && (
-            <Text fontSize="xs" color="fg.muted">
-              {formatPercent(rates?.refusedShare)} refused
-            </Text>
-          )}
-        </Box>
+      help: "As it was decided; the page of the model says whether its server serves it so",
+      render: ({ champion, challenger }) => (
+        <TrafficBar
+          size="compact"
+          shares={[champion, challenger]
+            .filter((each) => each !== null)
+            .map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }))}
+        />
       ),
     },
-    numberColumn("p99", "p99", ({ rates }) => rates?.p99, {
-      width: 100,
-      help: "99th percentile of the latency: the mean of the ten-second steps, weighted by requests",
-      format: (p99) => (p99 == null ? "–" : `${formatNumber(p99, 3)} ms`),
-    }),
     {
       key: "decision",
       label: "Last decision",
       width: 240,
       minWidth: 150,
       descendingFirst: true,
-      value: ({ model }) => lastOf(model)?.at,
-      render: ({ model }) => <LastDecision entry={lastOf(model)} />,
+      value: (model) => lastOf(model)?.at,
+      render: (model) => <LastDecision entry={lastOf(model)} />,
     },
   ];
 }
 
-function Champion({ model }: { model: Schemas["ModelSummary"] }) {
+function Champion({ model }: { model: Summary }) {
   if (model.problem) {
     return (
       <Tooltip content={model.problem}>
@@ -207,36 +157,7 @@ function Metric({ name, split, value }: Schemas["HeadlineMetric"]) {
   );
 }
 
-function Traffic({ model, live }: { model: Schemas["ModelSummary"]; live: LiveModel | undefined }) {
-  if (live?.problem) {
-    return (
-      <Tooltip content={live.problem}>
-        <span>
-          <StateBadge state="error">no answer</StateBadge>
-        </span>
-      </Tooltip>
-    );
-  }
-  const decided = [model.champion, model.challenger].filter((each) => each !== null);
-  const shares = live?.versions.some(({ traffic_percent }) => traffic_percent !== null)
-    ? live.versions.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent ?? 0 }))
-    : decided.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }));
-  return <TrafficBar shares={shares} size="compact" />;
-}
-
-function Requests({ live, rates }: { live: LiveModel | undefined; rates: Rates | null }) {
-  if (!live?.series || !rates) {
-    return "–";
-  }
-  return (
-    <HStack justify="flex-end" gap={3}>
-      <Sparkline values={perSecond(live.series)} label={`Requests per second in the last ${MINUTES} minutes`} />
-      <Text minW="10">{formatNumber(rates.perSecond, 3)}</Text>
-    </HStack>
-  );
-}
-
-const lastOf = ({ last_decision: decision, last_refused: refused }: Schemas["ModelSummary"]): Entry | undefined =>
+const lastOf = ({ last_decision: decision, last_refused: refused }: Summary): Entry | undefined =>
   historyOf(decision ? [decision] : [], refused ? [refused] : [])[0];
 
 function LastDecision({ entry }: { entry: Entry | undefined }) {

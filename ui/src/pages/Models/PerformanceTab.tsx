@@ -11,10 +11,11 @@ import { type Column, numberColumn } from "src/components/table";
 import { formatCount, formatNumber, formatPercent, formatTime, intervalInWords, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
+import { signed } from "src/pages/Models/FiguresTable";
 import { PerformanceChart } from "src/pages/Models/PerformanceChart";
 import { type PerformanceReport, usePerformance, type VersionPerformance } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
-import { metricLabel } from "src/pages/Models/words";
+import { gainInWords, metricHeading, metricLabel } from "src/pages/Models/words";
 import { airflowTaskPath } from "src/routes";
 
 const DAY_S = 86_400;
@@ -99,7 +100,7 @@ function metricsOf({ metric, versions }: PerformanceReport): string[] {
 }
 
 function columnsFor(metric: string): Column<VersionPerformance>[] {
-  const label = metricLabel(metric);
+  const label = metricHeading(metric);
   const figure = (
     key: string,
     heading: string,
@@ -108,8 +109,8 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
   ) =>
     numberColumn(key, heading, (row: VersionPerformance) => pick(row)?.[0], {
       help,
-      width: key === "drop" ? 225 : 195,
-      render: (row) => intervalInWords(pick(row), key === "drop" ? 3 : 4),
+      width: 195,
+      render: (row) => intervalInWords(pick(row)),
     });
   return [
     {
@@ -124,10 +125,21 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
     numberColumn("labelled", "With labels", ({ labelled, rows }) => labelled / rows, { format: formatPercent }),
     figure("measured", `${label}, measured`, "With labels; 95% interval", (row) => row.figures[metric]),
     figure("training", "At training", "On the held-out split of its training", (row) => row.baseline?.[metric]),
-    figure("drop", "Worse by", "Than at training; above 0 is worse", (row) => row.drop?.[metric]),
+    numberColumn("drop", "Since training", ({ drop }: VersionPerformance) => gainOf(drop?.[metric]), {
+      help: "Better or worse than on the held-out split of its training; 95% interval",
+      width: 240,
+      render: ({ drop }) => {
+        const [, low, high] = drop?.[metric] ?? [];
+        const interval = low === undefined || high === undefined ? "" : ` (${signed(-high)} to ${signed(-low)})`;
+        return gainInWords(gainOf(drop?.[metric])) + interval;
+      },
+    }),
     figure("estimated", "Estimated", "From calibrated probabilities, without labels", (row) => row.estimates[metric]),
   ];
 }
+
+/** What was gained since the training: the API says by how much a figure is worse. */
+const gainOf = (drop: readonly number[] | undefined): number | null => (drop?.[0] === undefined ? null : -drop[0]);
 
 /** `Predictions with labels, by age: under 1 day 43%, …`, and how long labels take. */
 function completenessInWords({ ages, delay_s, labels }: PerformanceReport): string {

@@ -1,14 +1,16 @@
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { ComparedCandidate } from "src/pages/Models/Compared";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
-import { FieldChoice } from "src/pages/Models/FieldChoice";
+import { FieldChoice, withNone } from "src/pages/Models/FieldChoice";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
+import { metricsInWords } from "src/pages/Models/words";
 
 /** All traffic to a candidate, whatever its evaluation said: for a champion that should never have been one. */
 export function ReplaceDialog({ dagId, detail, onClose }: DecisionProps) {
   const { candidates, champion, challenger } = detail;
-  const [fingerprint, setFingerprint] = useState(candidates[0]?.fingerprint ?? "");
+  const [fingerprint, setFingerprint] = useState(candidates.find(({ refused }) => !refused)?.fingerprint ?? "");
   const { replace } = useDecision(dagId, detail.name);
   const candidate = candidates.find((each) => each.fingerprint === fingerprint);
   return (
@@ -23,13 +25,17 @@ export function ReplaceDialog({ dagId, detail, onClose }: DecisionProps) {
       <FieldChoice
         label="Model of the run"
         value={fingerprint}
-        values={candidates.map(({ fingerprint: value, judged, why }) => ({
-          value,
-          label: `${judged.dag_id} ${judged.run_id} (${why ? "refused" : "blessed"})`,
-        }))}
+        values={withNone(
+          candidates.map(({ fingerprint: value, judged, refused }) => ({
+            value,
+            label: `${judged.dag_id} ${judged.run_id} (${refused ? "refused" : "blessed"})`,
+          })),
+          candidate !== undefined,
+        )}
         onChange={setFingerprint}
       />
-      {candidate?.why && <Text fontSize="sm">It was refused: {candidate.why}.</Text>}
+      {candidate?.why && <Text fontSize="sm">It was refused: {metricsInWords(candidate.why)}.</Text>}
+      {candidate && <ComparedCandidate detail={detail} judged={candidate.judged} />}
       <Consequences
         detail={detail}
         after={null}

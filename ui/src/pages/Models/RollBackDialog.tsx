@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Compared } from "src/pages/Models/Compared";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { formerChampions } from "src/pages/Models/champions";
 import { FieldChoice } from "src/pages/Models/FieldChoice";
@@ -31,6 +32,7 @@ export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
         }))}
         onChange={(value) => setVersion(Number(value))}
       />
+      {!stays && <Compared dagId={dagId} detail={detail} version={version} />}
       <Consequences
         detail={detail}
         after={[{ version, percent: 100 }]}

@@ -2,6 +2,7 @@ import { Box, Code, chakra, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { CopyButton } from "src/components/CopyButton";
 import { WARNING } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
@@ -14,7 +15,7 @@ import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
-import { metricLabel, titleOf } from "src/pages/Models/words";
+import { metricHeading, titleOf } from "src/pages/Models/words";
 import { airflowRunPath, lineagePath, runsPath } from "src/routes";
 
 type Version = Schemas["RegisteredVersion"];
@@ -170,9 +171,12 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
       value: ({ fingerprint }) => fingerprint,
       render: ({ fingerprint }) =>
         fingerprint ? (
-          <Code size="sm" title={fingerprint}>
-            {fingerprint.slice(0, 12)}
-          </Code>
+          <HStack gap={1}>
+            <Code size="sm" title={fingerprint}>
+              {fingerprint.slice(0, 12)}
+            </Code>
+            <CopyButton text={fingerprint} label="Copy the fingerprint" />
+          </HStack>
         ) : (
           "–"
         ),
@@ -185,8 +189,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
 }
 
 function metricColumn(name: string, optional: boolean): Column<Row> {
-  const label = metricLabel(name.slice(EVALUATION.length)).replace(/ auc$/, " AUC");
-  return numberColumn(name, label, ({ metrics }) => metrics[name], {
+  return numberColumn(name, metricHeading(name), ({ metrics }) => metrics[name], {
     width: 105,
     minWidth: 90,
     optional,

@@ -1,17 +1,20 @@
-import { formerChampions } from "src/pages/Models/champions";
+import { formerChampions, promotable } from "src/pages/Models/champions";
 import type { ModelDetail } from "src/pages/Models/queries";
 
 /** Why something cannot be decided now; null where it can. */
 export function impossible(action: string, detail: ModelDetail, isAway: boolean): string | null {
-  const { champion, challenger, deployed, decisions } = detail;
+  const { champion, challenger, decisions } = detail;
+  if (action === "owners") {
+    return null;
+  }
   if (isAway) {
     return "The model server does not respond, so it could not apply the decision.";
   }
   if (!champion) {
     return "No version serves; a run of the pipeline deploys one.";
   }
-  if (action === "promote" && !deployed.some((version) => version !== champion.version)) {
-    return "There is no other version.";
+  if (action === "promote" && promotable(detail).length === 0) {
+    return "There is no other version that was not champion before; those are restored by a rollback.";
   }
   if (action === "traffic" && !challenger) {
     return "Traffic is shared between champion and challenger, and there is no challenger: a run of the pipeline deploys one.";

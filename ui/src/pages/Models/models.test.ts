@@ -7,12 +7,21 @@ import {
   namesOf,
   residualsOf,
 } from "src/pages/Models/figures";
+import { findingsInWords, stateOf, verdictOf, worstOf } from "src/pages/Models/findings";
 import { historyOf, keyOf, type RefusedCandidate } from "src/pages/Models/history";
 import { impossible } from "src/pages/Models/impossible";
 import type { Decision, ModelDetail } from "src/pages/Models/queries";
-import { perSecond, ratesOf } from "src/pages/Models/rates";
+import { ratesOf } from "src/pages/Models/rates";
 import { groupDecisions, stepsOf } from "src/pages/Models/rollouts";
-import { askedInWords, metricLabel, sharesInWords, titleOf } from "src/pages/Models/words";
+import {
+  askedInWords,
+  gainInWords,
+  metricHeading,
+  metricLabel,
+  metricsInWords,
+  sharesInWords,
+  titleOf,
+} from "src/pages/Models/words";
 import { describe, expect, test } from "vitest";
 
 const SERIES = {
@@ -34,7 +43,6 @@ describe("rates", () => {
   test("are of the last minutes alone", () => {
     expect(ratesOf(SERIES, 2)).toMatchObject({ seconds: 120, requests: 360, errors: 3, refused: 9, perSecond: 3 });
     expect(ratesOf(SERIES, 2, 2)).toMatchObject({ requests: 180, errorShare: 0, worst: 20 });
-    expect(perSecond(SERIES)).toEqual([10, 0, 1, 5]);
   });
 
   test("latencies weigh by their requests", () => {
@@ -90,7 +98,40 @@ test("decisions, shares and counts in words", () => {
   expect(askedInWords({ requests: 1200, errors: 1, client_errors: 2 } as Parameters<typeof askedInWords>[0])).toBe(
     "1.2k requests, 1 failed, 2 refused",
   );
-  expect(["auc", "brier", "log_loss"].map(metricLabel)).toEqual(["AUC", "Brier score", "log loss"]);
+  expect(["auc", "brier", "evaluation.eval_log_loss", "val_auc"].map(metricLabel)).toEqual([
+    "AUC",
+    "Brier score",
+    "eval log loss",
+    "val AUC",
+  ]);
+  expect([metricHeading("mae"), metricsInWords("eval: auc 0.7 is enough; maebe")]).toEqual([
+    "MAE ↓",
+    "eval: AUC 0.7 is enough; maebe",
+  ]);
+  expect([0.0316, -0.02, 0, null].map((gain) => gainInWords(gain))).toEqual([
+    "+0.0316 better",
+    "−0.02 worse",
+    "0",
+    "–",
+  ]);
+});
+
+test("a step is told in a line, and what was not judged is no success", () => {
+  const finding = (what: string, verdict: string, numbers = {}) =>
+    ({ what, verdict, text: `${what} differ`, numbers }) as Parameters<typeof findingsInWords>[0][number];
+  const fine = [finding("errors", "ok", { canary_errors: 0 }), finding("latency_p50", "ok")];
+  const open = [finding("latency_p99", "not_judged"), finding("predictions", "ok", { ks_statistic: 0.4 })];
+  expect(findingsInWords([...fine, ...open])).toBe("no errors, latency p50 within the limit; not judged: latency p99");
+  expect(findingsInWords([...fine, finding("refusals", "bad")])).toMatch(
+    /^refused requests: refusals differ; no errors/,
+  );
+  expect([worstOf([...fine, ...open]), worstOf(open), worstOf([...fine, finding("labels", "doubt")])]).toEqual([
+    "ok",
+    "not judged",
+    "warning",
+  ]);
+  expect(open.map(stateOf)).toEqual(["not judged", "not judged"]);
+  expect(open.map(verdictOf)).toEqual(["not judged", "for the record"]);
 });
 
 test("figures are numbers; better is up of an AUC, down of a loss, and neither of what is not known", () => {
@@ -171,7 +212,10 @@ describe("what cannot be decided", () => {
 
   test.each([
     ["promote", served, false, null],
-    ["promote", first, false, "There is no other version."],
+    ["promote", first, false, /^There is no other version/],
+    ["promote", { ...served, decisions: [decision("promoted", 2), decision("deployed", 1)] }, false, /by a rollback/],
+    ["promote", { ...served, decisions: [decision("rolled_back", 1), decision("promoted", 1)] }, false, null],
+    ["owners", { ...served, champion: null }, true, null],
     ["traffic", served, false, /there is no challenger/],
     ["traffic", { ...served, challenger: champion }, false, null],
     ["rollBack", first, false, /no champion before/],

@@ -77,11 +77,3 @@ export function ratesOf(series: Series, minutes: number, version?: number): Rate
     worst: highest.length ? Math.max(...highest) : null,
   };
 }
-
-/** Requests a second of all versions, by step. */
-export function perSecond(series: Series): number[] {
-  return series.at.map((_, index) => {
-    const asked = series.versions.reduce((sum, { requests }) => sum + (requests[index] ?? 0), 0);
-    return asked / Math.max(series.seconds[index] ?? 0, 0.001);
-  });
-}

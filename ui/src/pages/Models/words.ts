@@ -1,7 +1,7 @@
 /** Decisions in words. */
 
 import type { Schemas } from "src/api/client";
-import { formatCount } from "src/format";
+import { formatCount, formatNumber } from "src/format";
 import type { Decision } from "src/pages/Models/queries";
 
 const TITLES: Record<string, (decision: Decision) => string> = {
@@ -37,14 +37,32 @@ export function askedInWords(counts: Schemas["AskedCounts"] | null): string {
 const METRICS: Readonly<Record<string, string>> = {
   auc: "AUC",
   brier: "Brier score",
-  rmse: "RMSE",
+  f1: "F1",
   mae: "MAE",
+  mse: "MSE",
   r2: "R²",
-  macro_f1: "macro F1",
-  weighted_f1: "weighted F1",
+  rmse: "RMSE",
 };
+const KNOWN = new RegExp(`(?<![a-z])(${Object.keys(METRICS).join("|")})(?![a-z])`, "g");
 
-/** Metrics' names for people: `log_loss` as `log loss`, `auc` as `AUC`. */
-export function metricLabel(name: string): string {
-  return METRICS[name] ?? name.replaceAll("_", " ");
+/** A sentence with metrics' names as people write them: `eval: AUC 0.7210 is at least 0.6`. */
+export const metricsInWords = (text: string): string =>
+  text.replaceAll("log_loss", "log loss").replace(KNOWN, (name) => METRICS[name] ?? name);
+
+/** Metrics' names for people: `log_loss` as `log loss`, `evaluation.eval_auc` as `eval AUC`. */
+export const metricLabel = (name: string): string =>
+  metricsInWords(name.replace(/^evaluation\./, "").replace(/[._]/g, " "));
+
+const SMALLER_IS_BETTER = /loss|error|brier|(^|[_.])(mae|mse|rmse|seconds|latency)|perplexity/i;
+
+/** Whether less of a metric is better. */
+export const isLoss = (metric: string): boolean => SMALLER_IS_BETTER.test(metric);
+
+/** A metric's name in a heading, with an arrow if less of it is better. */
+export const metricHeading = (name: string): string => `${metricLabel(name)}${isLoss(name) ? " ↓" : ""}`;
+
+/** A gain and its direction: `+0.0316 better`. */
+export function gainInWords(gain: number | null, better = Math.sign(gain ?? 0)): string {
+  const signed = gain !== null && gain > 0 ? `+${formatNumber(gain, 3)}` : formatNumber(gain, 3).replace("-", "−");
+  return `${signed}${better > 0 ? " better" : better < 0 ? " worse" : ""}`;
 }
