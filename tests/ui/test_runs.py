@@ -37,11 +37,11 @@ def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]])
     expect(page).to_have_url(re.compile("(?=.*view=curves)(?=.*compare=.*compare=)"))
     expect(page.get_by_role("img", name="loss of 2 runs by step")).to_be_visible()
     expect_redrawn(page.locator("main [role=img] canvas"))
-    page.get_by_role("button", name="Enlarge auc").click()
+    page.get_by_role("button", name="Enlarge AUC").click()
     expect(page).to_have_url(re.compile("figure=auc"))
     page.get_by_text("Differences", exact=True).click()
     differences = page.get_by_role("table", name="Differences of the selected runs")
-    row = differences.get_by_role("row").filter(has=page.get_by_role("cell", name="val_auc", exact=True))
+    row = differences.get_by_role("row").filter(has=page.get_by_role("cell", name=re.compile("^val AUC")))
     for run in trainings[:2]:
         expect(row).to_contain_text(f"{run['metrics']['val_auc']:.5g}"[:6])
     expect(differences.get_by_role("row", name=re.compile("^Data"))).to_be_visible()
@@ -56,7 +56,7 @@ def test_run_shows_its_metrics_and_links(site: Site, open_page: OpenPage, traini
     _rows(page).filter(has=page.get_by_title(run["name"])).click()
     expect(page).to_have_url(re.compile(f"run={run['run_id']}"))
     drawer = page.get_by_role("dialog")
-    expect(drawer.get_by_role("table", name="Metrics")).to_contain_text("val_auc")
+    expect(drawer.get_by_role("table", name="Metrics")).to_contain_text("val AUC")
     epochs = site.get(f"/hops/api/dags/{DAG}/training-runs/{run['run_id']}")["slowest"]
     for epoch in (epochs[-1], epochs[0]):
         drawer.get_by_label("Rows and seconds by rank in epoch").select_option(str(epoch["epoch"]))

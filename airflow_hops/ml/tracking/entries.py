@@ -83,8 +83,12 @@ def metrics_of(
 
 
 def evaluation_metrics(evaluation: Artifact) -> list[tuple[str, float, int]]:
-    """Returns name, value and step of the metrics of an evaluation."""
-    return [(entry_name(f"evaluation.{name}"), float(value), 0) for name, value in evaluation.metrics.items()]
+    """Returns name, value and step of the metrics of an evaluation; ``evaluation.blessed`` (1 or 0) is its verdict."""
+    blessed = evaluation.properties.get("blessed")
+    verdict = {"blessed": blessed} if isinstance(blessed, bool) else {}
+    return [
+        (entry_name(f"evaluation.{name}"), float(value), 0) for name, value in {**evaluation.metrics, **verdict}.items()
+    ]
 
 
 def log_metrics(client: Any, run_id: str, metrics: Sequence[tuple[str, float, int]], at_ms: int) -> None:

@@ -41,7 +41,7 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
     failed_record = read_training(store, "tests", failed["tags"]["hops.training"])
     model = trainings("training_functions:train", examples, **arguments)
     lines, finished = list(trainings.lines), run()
-    evaluation = Artifact("file:///evaluation", "evaluation", "f", metrics={"eval_auc": 0.6})
+    evaluation = Artifact("file:///evaluation", "evaluation", "f", {"eval_auc": 0.6}, properties={"blessed": False})
     log_evaluation(store, tracking_uri, model, store.manifest(model.uri), evaluation)
     evaluated, deploy = run(), Producer("tests", "tracked", "deploy")
     registered = ModelRegistry(tracking_uri, "m").register(model, deploy, evaluation=evaluation)
@@ -90,6 +90,7 @@ def test_record_continues_through_a_killed_try(tracked: Any) -> None:
     assert record.figures["loss"].last.value == tracked.curves["loss"].values[-1]
     assert record.figures["gradient_norm"].last.to_dict() == {"value": 0.25, "step": 7}
     assert record.figures["evaluation.eval_auc"].last.value == 0.6
+    assert record.figures["evaluation.blessed"].last.value == 0
     assert record.params == tracked.finished["params"]
     assert record.tags.items() <= tracked.finished["tags"].items()
     assert record.mlflow["run"] == tracked.finished["id"] and record.cost["core_s"] > 0

@@ -6,6 +6,7 @@ import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { useChartTheme } from "src/components/chart/theme";
 import { formatDuration, formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
+import { metricHeading } from "src/pages/Models/words";
 import { type Figure, isValidation, pointsOf, smooth, type XAxis } from "src/pages/Runs/curves";
 
 /** A run whose curves are drawn. */
@@ -36,6 +37,7 @@ interface Props {
 export function CurveChart({ figure, runs, look, large = false, onToggle }: Props) {
   const theme = useChartTheme();
   const zone = useTimezone();
+  const name = metricHeading(figure.name);
   const hasBoth =
     figure.curves.some(({ metric }) => isValidation(metric)) &&
     figure.curves.some(({ metric }) => !isValidation(metric));
@@ -124,7 +126,7 @@ export function CurveChart({ figure, runs, look, large = false, onToggle }: Prop
     <Box borderWidth={1} borderRadius="md" p={2} gridColumn={large ? "1 / -1" : undefined}>
       <HStack mb={1} px={1} gap={3}>
         <Text fontSize="sm" fontWeight="semibold" truncate>
-          {figure.name}
+          {name}
         </Text>
         {hasBoth && (
           <Text fontSize="xs" color="fg.muted">
@@ -136,7 +138,7 @@ export function CurveChart({ figure, runs, look, large = false, onToggle }: Prop
             size="2xs"
             variant="ghost"
             marginInlineStart="auto"
-            aria-label={large ? `Shrink ${figure.name}` : `Enlarge ${figure.name}`}
+            aria-label={large ? `Shrink ${name}` : `Enlarge ${name}`}
             onClick={onToggle}
           >
             {large ? <LuMinimize2 /> : <LuMaximize2 />}

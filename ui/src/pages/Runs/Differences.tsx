@@ -1,6 +1,7 @@
 import { Box, Table, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { LuTrophy } from "react-icons/lu";
 import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
@@ -8,7 +9,8 @@ import { ErrorAlert } from "src/components/ErrorAlert";
 import { Toggle } from "src/components/Toggle";
 import { formatDuration, formatNumber } from "src/format";
 import { useQueryFlag } from "src/hooks/useQueryState";
-import { durationOf, isLoss, labelOf, type Names, type Run } from "src/pages/Runs/figures";
+import { isLoss, metricHeading } from "src/pages/Models/words";
+import { durationOf, labelOf, type Names, type Run } from "src/pages/Runs/figures";
 import { dataRows, libraryRows, type Provenance, statisticsOf } from "src/pages/Runs/provenance";
 import { dataPath, runsPath } from "src/routes";
 
@@ -26,7 +28,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
   const params = names.params
     .map((name) => ({ name, values: runs.map((run) => run.params[name] ?? null), best: [] }))
     .filter(keep);
-  const metrics = names.metrics.map((name) => ofMetric(name, runs)).filter(keep);
+  const metrics = sameOnce(names.metrics.map((name) => ofMetric(name, runs)).filter(keep));
   const { found, isPending, error } = useProvenance(dagId, runs);
   const [data, libraries] = [dataRows(found), libraryRows(found)].map((rows) =>
     rows.map((row) => ({ ...row, best: [] })).filter(keep),
@@ -62,6 +64,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
             </Table.Row>
           </Table.Header>
           <Table.Body>
+            <Section title="Metrics" lines={metrics} width={runs.length} />
             <Section title="Parameters" lines={params} width={runs.length} />
             {!isPending && (
               <>
@@ -85,7 +88,6 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
                 />
               </>
             )}
-            <Section title="Metrics" lines={metrics} width={runs.length} />
             <Section title="Time" lines={times} width={runs.length} />
           </Table.Body>
         </Table.Root>
@@ -94,15 +96,30 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
   );
 }
 
+/** Lines of the same values, as of one figure under two names, are one. */
+function sameOnce(lines: readonly Line[]): Line[] {
+  const once = new Map<string, Line>();
+  for (const line of lines) {
+    const key = JSON.stringify(line.values);
+    const same = once.get(key);
+    once.set(key, same ? { ...same, name: `${same.name}, ${line.name}` } : line);
+  }
+  return [...once.values()];
+}
+
 function ofMetric(name: string, runs: readonly Run[]): Line {
   const numbers = runs.map((run) => run.metrics[name] ?? null);
   const known = numbers.filter((value) => value !== null);
   const best = isLoss(name) ? Math.min(...known) : Math.max(...known);
   const differ = new Set(known).size > 1;
   return {
-    name,
+    name: metricHeading(name),
     values: numbers.map((value) => (value === null ? null : formatNumber(value, 5))),
-    best: differ ? numbers.flatMap((value, place) => (value === best ? [place] : [])) : [],
+    // A champion's figures judge the champion, not the run.
+    best:
+      differ && !name.startsWith("evaluation.champion_")
+        ? numbers.flatMap((value, place) => (value === best ? [place] : []))
+        : [],
   };
 }
 
@@ -145,6 +162,7 @@ function Section({ title, lines, width, unknown = [], children }: Props) {
               fontWeight={best.includes(place) ? "semibold" : undefined}
             >
               {value ?? <Text color="fg.muted">–</Text>}
+              {best.includes(place) && <LuTrophy aria-label="the best" style={BEST} />}
             </Table.Cell>
           ))}
         </Table.Row>
@@ -153,6 +171,7 @@ function Section({ title, lines, width, unknown = [], children }: Props) {
   );
 }
 
+const BEST = { display: "inline", verticalAlign: "-2px", marginInlineStart: 4 };
 const KEPT_MS = 300_000;
 
 /** What some runs were made from and with; null of a run of which that has not come, or cannot be told. */

@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
+import { CopyButton } from "src/components/CopyButton";
 import { WARNING } from "src/components/colors";
 import { Numbers } from "src/components/Numbers";
 import { Part } from "src/components/Part";
@@ -10,7 +11,8 @@ import { PlainTable } from "src/components/PlainTable";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
-import { durationOf, isLive, isLoss, labelOf } from "src/pages/Runs/figures";
+import { isLoss, metricHeading } from "src/pages/Models/words";
+import { durationOf, isLive, labelOf } from "src/pages/Runs/figures";
 import { RankTimes } from "src/pages/Runs/RankTimes";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowRunPath, airflowTaskPath, lineagePath, modelsPath, runsPath } from "src/routes";
@@ -103,7 +105,7 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
 
 const Id = ({ id, href }: { id: string; href?: string | null }) => (
   <Text fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
-    {href ? <Link href={href}>{id}</Link> : id}
+    {href ? <Link href={href}>{id}</Link> : id} <CopyButton text={id} label="Copy the id" />
   </Text>
 );
 
@@ -127,7 +129,7 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
           }))}
           rowKey={({ name }) => name}
           columns={[
-            { label: "Metric", cell: ({ name }) => <Breakable name={name} /> },
+            { label: "Metric", cell: ({ name }) => <Breakable name={metricHeading(name)} /> },
             { label: "Last", end: true, cell: ({ last }) => formatNumber(last.value, 5) },
             {
               label: "Best",

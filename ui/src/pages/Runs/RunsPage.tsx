@@ -11,6 +11,7 @@ import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
 import { Dimmed } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
+import { countOf } from "src/format";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { columnsOf } from "src/pages/Runs/columns";
@@ -127,7 +128,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
           toolbar={
             <Summary
               loaded={runs.length}
-              more={found.hasNextPage}
+              all={page?.total_entries ?? runs.length}
               selected={compared.length}
               view={view}
               onCompare={() => setView("curves")}
@@ -177,18 +178,18 @@ function useChosen(dagId: string, ids: readonly string[], known: readonly Run[],
 
 function Summary(props: {
   loaded: number;
-  more: boolean;
+  all: number;
   selected: number;
   view: string;
   onCompare: () => void;
   onClear: () => void;
 }) {
-  const { loaded, more, selected } = props;
+  const { loaded, all, selected } = props;
   return (
     <HStack gap={2} minH={9} fontSize="sm" wrap="wrap">
       <Text color="fg.muted" aria-live="polite">
-        {loaded} {loaded === 1 ? "run" : "runs"}
-        {more && " loaded, more as you scroll"}
+        {countOf(loaded, all, "run")}
+        {all > loaded && ", more as you scroll"}
       </Text>
       {selected > 0 && (
         <>

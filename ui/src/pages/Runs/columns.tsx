@@ -1,15 +1,17 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 import { LuCornerDownRight } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
+import { CopyButton } from "src/components/CopyButton";
 import { useChartTheme } from "src/components/chart/theme";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { type Column, numberColumn } from "src/components/table";
 import { formatDuration } from "src/format";
-import { durationOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
+import { metricHeading } from "src/pages/Models/words";
+import { durationOf, isLive, labelOf, type Names, type Run, shortened, VERDICT } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
-const MOST_PARAMS = 3;
+const MOST_PARAMS = 2;
 
 /** The columns of a table of runs; the runs of `colored` bear the colours of their curves. */
 export function columnsOf(dagId: string, names: Names, colored: readonly string[]): Column<Run>[] {
@@ -18,22 +20,22 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       key: "run_name",
       label: "Run",
       fixed: true,
-      width: 260,
-      minWidth: 150,
+      width: 240,
+      minWidth: 140,
       value: (run) => labelOf(run, names.severalTasks),
       render: (run) => <Name run={run} label={labelOf(run, names.severalTasks)} place={colored.indexOf(run.run_id)} />,
     },
     {
       key: "status",
       label: "Status",
-      width: 112,
+      width: 102,
       value: (run) => run.status,
       render: (run) => <StateBadge state={run.status} />,
     },
     {
       key: "start_time",
       label: "Started",
-      width: 110,
+      width: 118,
       descendingFirst: true,
       value: (run) => run.start_time,
       render: (run) => <Time at={run.start_time} />,
@@ -49,9 +51,20 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       minWidth: 96,
       render: (run) => <Versions dagId={dagId} run={run} />,
     },
+    {
+      key: `metrics.${VERDICT}`,
+      label: "Verdict",
+      width: 118,
+      minWidth: 100,
+      descendingFirst: true,
+      help: "Whether its evaluation blessed the model: allowed it to be deployed",
+      value: (run) => run.metrics[VERDICT],
+      render: ({ metrics: { [VERDICT]: blessed } }) =>
+        blessed == null ? "–" : <StateBadge state={blessed ? "blessed" : "not blessed"} size="sm" />,
+    },
     ...names.metrics.map((name) =>
-      numberColumn(`metrics.${name}`, name.replace(/^evaluation\./, ""), (run: Run) => run.metrics[name], {
-        width: widthFor(name),
+      numberColumn(`metrics.${name}`, metricHeading(name), (run: Run) => run.metrics[name], {
+        width: widthFor(metricHeading(name)),
         minWidth: NARROW,
         help: `Metric ${name}, its last value`,
         optional: !names.headline.includes(name),
@@ -77,7 +90,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       render: (run) => run.dag_run_id && <DagRun dagId={dagId} run={run} id={run.dag_run_id} />,
     },
     { key: "task", label: "Task", optional: true, render: (run) => run.task_id ?? "–" },
-    { key: "run_id", label: "Id", width: 280, optional: true, render: (run) => run.run_id },
+    { key: "run_id", label: "Id", width: 280, optional: true, render: ({ run_id }) => <CopyableId id={run_id} /> },
   ];
 }
 
@@ -111,6 +124,14 @@ function Versions({ dagId, run }: { dagId: string; run: Run }) {
     </HStack>
   );
 }
+
+/** An id, and a button that copies it. */
+export const CopyableId = ({ id }: { id: string }) => (
+  <HStack gap={1} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
+    {id}
+    <CopyButton text={id} label="Copy the id" />
+  </HStack>
+);
 
 function DagRun({ dagId, run, id }: { dagId: string; run: Run; id: string }) {
   if (run.dag_run_state === null) {

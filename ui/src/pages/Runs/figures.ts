@@ -60,11 +60,6 @@ export function legendLabels(runs: readonly Parameters<typeof labelOf>[0][]): st
   });
 }
 
-const SMALLER_IS_BETTER = /loss|error|brier|(^|[_.])(mae|mse|rmse|seconds|latency)|perplexity/i;
-
-/** Whether less of a metric is better. */
-export const isLoss = (metric: string): boolean => SMALLER_IS_BETTER.test(metric);
-
 export interface Names {
   metrics: string[];
   /** Checksums last. */
@@ -78,6 +73,10 @@ export interface Names {
 }
 
 const FIRST = ["val_auc", "val_accuracy", "val_loss", "auc", "accuracy", "loss"];
+/** What a run's evaluation said of its model: 1 if it blessed it. */
+export const VERDICT = "evaluation.blessed";
+/** The figure that says most of a model, by its problem. */
+const JUDGED = ["auc", "accuracy", "rmse", "mae"].map((name) => new RegExp(`^evaluation\\.(?!champion_).*_${name}$`));
 const OF_TIME = /(^|[_.])(seconds|examples_per_second|scaling_efficiency)$/;
 
 /** The names that any of the runs has. */
@@ -92,7 +91,10 @@ export function namesOf(runs: readonly Run[]): Names {
       params.set(name, (params.get(name) ?? new Set()).add(value));
     }
   }
-  const ordered = [...metrics].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+  metrics.delete(VERDICT);
+  const sorted = [...metrics].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+  const judged = JUDGED.flatMap((pattern) => sorted.filter((name) => pattern.test(name))).slice(0, 1);
+  const ordered = [...judged, ...sorted.filter((name) => !judged.includes(name))];
   const digests = new Set([...params].filter(([, values]) => [...values].every(isDigest)).map(([name]) => name));
   const named = [...params.keys()].sort(
     (a, b) => Number(digests.has(a)) - Number(digests.has(b)) || a.localeCompare(b),

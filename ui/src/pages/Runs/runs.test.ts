@@ -1,5 +1,6 @@
+import { isLoss } from "src/pages/Models/words";
 import { type Curve, figuresOf, pointsOf, smooth } from "src/pages/Runs/curves";
-import { durationOf, isLoss, labelOf, legendLabels, namesOf, type Run, shortened } from "src/pages/Runs/figures";
+import { durationOf, labelOf, legendLabels, namesOf, type Run, shortened } from "src/pages/Runs/figures";
 import { describe, expect, test } from "vitest";
 
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
@@ -75,6 +76,17 @@ describe("figures of runs", () => {
       runOf({}, { "model.examples_per_second": 9, "evaluation.champion_eval_auc": 0.6, "evaluation.eval_auc": 0.7 }),
     ]);
     expect(headline).toEqual(["evaluation.eval_auc", "evaluation.champion_eval_auc"]);
+    const evaluated = {
+      "evaluation.blessed": 1,
+      "evaluation.newest_auc": 0.6,
+      "evaluation.eval_auc": 0.7,
+      val_auc: 0.8,
+    };
+    expect(namesOf([runOf({}, evaluated)]).metrics).toEqual([
+      "evaluation.eval_auc",
+      "val_auc",
+      "evaluation.newest_auc",
+    ]);
   });
 
   test("less is better of losses, errors and times", () => {
