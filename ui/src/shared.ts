@@ -37,7 +37,7 @@ export * from "src/components/TabPanels";
 export * from "src/components/Time";
 export * from "src/components/Toggle";
 export * from "src/components/Tooltip";
-export { type Column, numberColumn } from "src/components/table";
+export { type Column, column, numberColumn } from "src/components/table";
 export * from "src/format";
 export * from "src/hooks/useQueryState";
 export { useTimezone } from "src/host";

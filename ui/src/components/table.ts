@@ -30,6 +30,17 @@ export interface Column<Row> {
   descendingFirst?: boolean;
 }
 
+/** A column by its name in the address and its heading. */
+export const column = <Row>(
+  key: string,
+  label: string,
+  more: Omit<Column<Row>, "key" | "label"> = {},
+): Column<Row> => ({
+  key,
+  label,
+  ...more,
+});
+
 type Maybe = number | null | undefined;
 
 /** A column of numbers: below one another at the end, the greatest first, shown by `format` as they are sorted by. */

@@ -7,6 +7,7 @@ import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
+import { column } from "src/components/table";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowTaskPath, instanceLabel, instanceOf, runsPath, type TaskRef } from "src/routes";
 import { ENDED } from "src/tabs/states";
@@ -132,9 +133,7 @@ function Instances({ task, instances }: { task: TaskRef; instances: readonly Res
       rowKey={instanceOf}
       initialSort={{ column: "index", descending: false }}
       columns={[
-        {
-          key: "index",
-          label: "Instance",
+        column<Result>("index", "Instance", {
           fixed: true,
           value: ({ iteration, map_index }) => iteration * 1e6 + map_index,
           render: ({ map_label: name, map_index, iteration }) => (
@@ -144,13 +143,11 @@ function Instances({ task, instances }: { task: TaskRef; instances: readonly Res
                 : `${task.task_id}${instanceLabel({ map_index, iteration }, name)}`}
             </AppLink>
           ),
-        },
-        {
-          key: "state",
-          label: "State",
+        }),
+        column<Result>("state", "State", {
           value: ({ state }) => state,
           render: ({ state }) => <StateBadge state={state} />,
-        },
+        }),
       ]}
     />
   );

@@ -1,6 +1,7 @@
 import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
 import {
   type Column,
+  column,
   DataTable,
   Empty,
   formatNumber,
@@ -24,55 +25,43 @@ const PAGE = 50;
 const MOST = 1000;
 
 const COLUMNS: Column<Study>[] = [
-  {
-    key: "name",
-    label: "Study",
+  column("name", "Study", {
     fixed: true,
     width: 236,
     value: ({ name }) => name,
     render: ({ name }) => <Text title={name}>{name}</Text>,
-  },
-  {
-    key: "task",
-    label: "Task",
+  }),
+  column("task", "Task", {
     width: 120,
     value: ({ task_id, ...position }) => `${task_id} ${instanceOf(position)}`,
     render: ({ task_id, ...position }) => `${task_id}${instanceLabel(position)}`,
-  },
-  {
-    key: "state",
-    label: "State",
+  }),
+  column("state", "State", {
     width: 112,
     value: ({ state }) => state,
     render: (study) => <StudyState study={study} />,
-  },
+  }),
   numberColumn("trials", "Trials", ({ done }) => done, {
     width: 150,
     render: ({ done, trials }) => `${formatNumber(done)} of ${formatNumber(trials)}`,
   }),
-  {
-    key: "counts",
-    label: "Of them",
+  column("counts", "Of them", {
     width: 316,
     render: (study) => <Text title={countsInWords(study)}>{countsInWords(study)}</Text>,
-  },
-  {
-    key: "best",
-    label: "Best",
+  }),
+  column("best", "Best", {
     width: 220,
     render: (study) => <Text title={bestInWords(study)}>{bestInWords(study)}</Text>,
-  },
+  }),
   { key: "program", label: "Function", width: 200, optional: true, render: ({ program }) => program },
   { key: "sampler", label: "Sampler", optional: true, value: ({ sampler }) => sampler },
   { key: "pruner", label: "Pruner", optional: true, value: ({ pruner }) => pruner },
-  {
-    key: "started",
-    label: "Started",
+  column("started", "Started", {
     width: 118,
     descendingFirst: true,
     value: ({ started }) => started,
     render: ({ started }) => <Time at={started} />,
-  },
+  }),
 ];
 
 /** The hyperparameter searches of a pipeline, or one of them. */

@@ -4,6 +4,7 @@ import {
   ChoiceFilter,
   CodeBlock,
   type Column,
+  column,
   DataTable,
   FilterBar,
   formatDuration,
@@ -76,9 +77,7 @@ function columnsOf(
   onLog: (trial: number) => void,
 ): Column<Trial>[] {
   return [
-    {
-      key: "number",
-      label: "Trial",
+    column("number", "Trial", {
       fixed: true,
       width: 96,
       descendingFirst: true,
@@ -89,10 +88,8 @@ function columnsOf(
           {number === study.best && <LuTrophy aria-label="the best so far" />}
         </HStack>
       ),
-    },
-    {
-      key: "state",
-      label: "State",
+    }),
+    column("state", "State", {
       width: 190,
       value: ({ state }) => state,
       render: (trial) => (
@@ -101,7 +98,7 @@ function columnsOf(
           {trial.state === "running" && <StopButton dagId={dagId} study={study} trial={trial.number} onStop={onStop} />}
         </HStack>
       ),
-    },
+    }),
     ...study.metrics.map((name, metric) =>
       numberColumn(`value.${name}`, name, ({ values }: Trial) => values[metric], {
         width: widthFor(name),
@@ -124,9 +121,7 @@ function columnsOf(
       width: 104,
       render: ({ seconds, taken_from }) => (taken_from === null ? formatDuration(seconds) : "taken over"),
     }),
-    {
-      key: "reason",
-      label: "Reason",
+    column("reason", "Reason", {
       width: 320,
       value: ({ reason }) => reason || null,
       render: (trial) => (
@@ -150,10 +145,8 @@ function columnsOf(
           )}
         </HStack>
       ),
-    },
-    {
-      key: "run",
-      label: "Run",
+    }),
+    column("run", "Run", {
       width: 104,
       render: ({ number, training }) =>
         training === null ? (
@@ -168,15 +161,13 @@ function columnsOf(
             Open
           </Link>
         ),
-    },
-    {
-      key: "started",
-      label: "Started",
+    }),
+    column("started", "Started", {
       width: 118,
       optional: true,
       value: ({ started }) => started,
       render: ({ started }) => <Time at={started} />,
-    },
+    }),
     numberColumn("tries", "Tries", ({ tries }) => tries, {
       width: 80,
       help: "More than one where the search was killed while it ran",

@@ -1,6 +1,7 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import {
   type Column,
+  column,
   DataTable,
   formatNumber,
   intervalInWords,
@@ -68,9 +69,7 @@ function ImportanceTable({ report, champion }: { report: Explanation; champion: 
     { key: "feature", label: "Feature", fixed: true, value: ({ feature }) => feature },
     rise("Rise (95% interval)", "candidate"),
     ...(champion === null ? [] : [rise(`Champion ${champion}`, "champion")]),
-    {
-      key: "bars",
-      label: "Bars",
+    column("bars", "Bars", {
       width: 240,
       render: (each) => (
         <Stack gap={0.5} aria-hidden>
@@ -78,14 +77,12 @@ function ImportanceTable({ report, champion }: { report: Explanation; champion: 
           {champion !== null && <Bar rise={each.champion} far={far} palette="orange" isPale={false} />}
         </Stack>
       ),
-    },
-    {
-      key: "chance",
-      label: "Beyond chance",
+    }),
+    column("chance", "Beyond chance", {
       width: 120,
       value: ({ is_beyond_chance }) => (is_beyond_chance ? 1 : 0),
       render: ({ is_beyond_chance }) => (is_beyond_chance ? "yes" : "no"),
-    },
+    }),
   ];
   return (
     <Stack gap={1}>

@@ -4,6 +4,7 @@ import {
   api,
   type Column,
   client,
+  column,
   DataTable,
   Empty,
   FilterBar,
@@ -46,31 +47,25 @@ export function FeaturesPage({ dagId }: { dagId: string }) {
 
 const columnsOf = (dagId: string): Column<View>[] => [
   { key: "name", label: "View", fixed: true, value: ({ name }) => name },
-  {
-    key: "features",
-    label: "Features",
+  column("features", "Features", {
     width: 240,
     render: ({ features }) =>
       Object.entries(features)
         .map(([name, type]) => `${name} ${type}`)
         .join(", "),
     value: ({ features }) => Object.keys(features).length,
-  },
+  }),
   { key: "keys", label: "Keys", render: ({ join_keys }) => join_keys.join(", ") },
   { key: "owner", label: "Owner", render: ({ owner }) => owner || "–", value: ({ owner }) => owner },
-  {
-    key: "loaded",
-    label: "Loaded until",
+  column("loaded", "Loaded until", {
     help: "End of the newest window in the online store",
     render: ({ loaded_until: at, online }) => (at ? <Time at={at} /> : online ? "never" : "not online"),
     value: ({ loaded_until }) => loaded_until,
-  },
+  }),
   numberColumn("ttl", "Time to live", ({ ttl_s }) => ttl_s, {
     format: (seconds) => (seconds === null ? "unlimited" : formatDuration(seconds)),
   }),
-  {
-    key: "models",
-    label: "Models",
+  column("models", "Models", {
     render: ({ used_by }) =>
       used_by.length === 0
         ? "–"
@@ -84,18 +79,16 @@ const columnsOf = (dagId: string): Column<View>[] => [
             </AppLink>
           )),
     value: ({ used_by }) => used_by.length,
-  },
+  }),
   { key: "source", label: "Source", optional: true, value: ({ source }) => source },
   { key: "description", label: "Description", optional: true, render: ({ description }) => description },
-  {
-    key: "tags",
-    label: "Tags",
+  column("tags", "Tags", {
     optional: true,
     render: ({ tags }) =>
       Object.entries(tags)
         .map(([name, value]) => `${name}=${value}`)
         .join(", "),
-  },
+  }),
 ];
 
 function Views({ dagId, store }: { dagId: string; store: Store }) {

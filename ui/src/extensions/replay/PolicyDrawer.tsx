@@ -2,6 +2,7 @@ import { Box, Drawer, Heading, List, Stack, Text } from "@chakra-ui/react";
 import {
   CodeBlock,
   type Column,
+  column,
   DataTable,
   formatDuration,
   formatTime,
@@ -108,26 +109,17 @@ function columnsFor(policy: Policy): Column<Decision>[] {
     return retraining ? (retraining.promoted ? "promoted" : "rejected") : outcomeOf(decision);
   };
   return [
-    {
-      key: "at",
-      label: "At",
-      fixed: true,
-      width: 170,
-      value: ({ at }) => at,
-      render: ({ at }) => <Time at={at} exact />,
-    },
+    column("at", "At", { fixed: true, width: 170, value: ({ at }) => at, render: ({ at }) => <Time at={at} exact /> }),
     { key: "outcome", label: "Outcome", width: 130, value: kind },
     numberColumn("gain", "Gain", ({ at }) => retrainingAt(policy, at)?.gain?.[0], {
       help: "By how much the candidate was better than the model before it; above 0 is better, whatever the metric",
       width: 200,
       render: ({ at }) => intervalInWords(retrainingAt(policy, at)?.gain, 3),
     }),
-    {
-      key: "reason",
-      label: "Reason",
+    column("reason", "Reason", {
       width: 340,
       value: ({ reason }) => reason,
       render: ({ reason }) => <span title={reason}>{reason}</span>,
-    },
+    }),
   ];
 }

@@ -1,5 +1,5 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
-import { type Column, DataTable, formatNumber, intervalInWords, metricLabel } from "airflow-hops";
+import { type Column, column, DataTable, formatNumber, intervalInWords, metricLabel } from "airflow-hops";
 import { useMemo } from "react";
 import { LuTrophy } from "react-icons/lu";
 import { usePolicyColors } from "src/extensions/replay/colors";
@@ -74,9 +74,7 @@ export function columnsFor(
   });
   const hours = { width: 110, minWidth: 90 };
   return [
-    {
-      key: "policy",
-      label: "Policy",
+    column("policy", "Policy", {
       fixed: true,
       width: 228,
       minWidth: 140,
@@ -90,7 +88,7 @@ export function columnsFor(
           {name === chosen && !best && <LuTrophy aria-label={`earns most at a price of ${price}`} />}
         </HStack>
       ),
-    },
+    }),
     figure(
       "average",
       `Average ${metricLabel(report.metric)}`,

@@ -1,6 +1,7 @@
 import { Box, HStack, Progress, Text } from "@chakra-ui/react";
 import {
   type Column,
+  column,
   DataTable,
   FilterBar,
   formatBytes,
@@ -16,24 +17,20 @@ import { BADGES, formatRate, fullName, type SharedDataset, shareDone, stateOf } 
 const COLUMNS: readonly Column<SharedDataset>[] = [
   { key: "name", label: "Data set", fixed: true, width: 170, value: fullName },
   { key: "state", label: "State", width: 210, value: stateOf, render: (row) => <StateCell row={row} /> },
-  {
-    key: "description",
-    label: "Description",
+  column("description", "Description", {
     width: 200,
     value: (row) => row.description,
     render: (row) => <span title={row.description}>{row.description}</span>,
-  },
+  }),
   { key: "licence", label: "Licence", value: (row) => row.licence },
   numberColumn("rows", "Rows", (row) => row.rows, { format: formatCount }),
   numberColumn("size", "Size", (row) => row.size_bytes, { format: formatBytes }),
   numberColumn("down", "From peers", (row) => row.transfer?.down_bytes_s, { format: formatRate }),
   numberColumn("up", "To peers", (row) => row.transfer?.up_bytes_s, { format: formatRate }),
-  {
-    key: "peers",
-    label: "Peers",
+  column("peers", "Peers", {
     value: (row) => row.transfer?.peers.length ?? 0,
     render: (row) => [...new Set(row.transfer?.peers.map((peer) => peer.organisation))].join(", "),
-  },
+  }),
 ];
 
 interface Props {

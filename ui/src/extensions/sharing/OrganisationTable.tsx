@@ -1,5 +1,5 @@
 import { Code, HStack } from "@chakra-ui/react";
-import { type Column, CopyButton, DataTable, numberColumn, type Schemas, StateBadge, Time } from "airflow-hops";
+import { type Column, CopyButton, column, DataTable, numberColumn, type Schemas, StateBadge, Time } from "airflow-hops";
 import { formatRate } from "src/extensions/sharing/words";
 
 type Organisation = Schemas["SharingOrganisation"];
@@ -8,9 +8,7 @@ const KEY_SHOWN = 12;
 
 const COLUMNS: readonly Column<Organisation>[] = [
   { key: "name", label: "Organisation", fixed: true, value: (row) => row.organisation },
-  {
-    key: "key",
-    label: "Key",
+  column("key", "Key", {
     width: 170,
     render: (row) => (
       <HStack gap={1}>
@@ -20,11 +18,9 @@ const COLUMNS: readonly Column<Organisation>[] = [
         <CopyButton text={row.key} label={`Copy the key of ${row.organisation}`} />
       </HStack>
     ),
-  },
+  }),
   { key: "catalogue", label: "Catalogue", width: 220, value: (row) => row.url },
-  {
-    key: "read",
-    label: "Read",
+  column("read", "Read", {
     width: 170,
     value: (row) => row.read_at,
     render: (row) =>
@@ -33,20 +29,18 @@ const COLUMNS: readonly Column<Organisation>[] = [
       ) : (
         <Time at={row.read_at && row.read_at * 1000} exact />
       ),
-  },
+  }),
   numberColumn("datasets", "Data sets", (row) => row.datasets),
   numberColumn("down", "From it", (row) => row.down_bytes_s, { format: formatRate }),
   numberColumn("up", "To it", (row) => row.up_bytes_s, { format: formatRate }),
-  {
-    key: "problems",
-    label: "Rejected",
+  column("problems", "Rejected", {
     width: 200,
     value: (row) => row.rejected.length + row.dropped.length,
     render: (row) => {
       const all = [...row.rejected, ...row.dropped];
       return <span title={all.join("\n")}>{all[0] ?? ""}</span>;
     },
-  },
+  }),
 ];
 
 /** The organisations whose keys are trusted, and what came of their catalogues. */

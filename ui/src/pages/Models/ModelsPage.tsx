@@ -8,7 +8,7 @@ import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
-import type { Column } from "src/components/table";
+import { type Column, column } from "src/components/table";
 import { formatNumber } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
@@ -49,9 +49,7 @@ export function ModelsPage() {
 
 export function columnsFor(dagId: string): Column<Summary>[] {
   return [
-    {
-      key: "model",
-      label: "Model",
+    column("model", "Model", {
       fixed: true,
       width: 180,
       minWidth: 130,
@@ -61,26 +59,20 @@ export function columnsFor(dagId: string): Column<Summary>[] {
           {name}
         </AppLink>
       ),
-    },
-    {
-      key: "champion",
-      label: "Champion",
+    }),
+    column("champion", "Champion", {
       width: 120,
       value: ({ champion }) => champion?.version,
       render: (model) => <Champion model={model} />,
-    },
-    {
-      key: "metric",
-      label: "Metric",
+    }),
+    column("metric", "Metric", {
       width: 130,
       align: "end",
       descendingFirst: true,
       value: ({ metric }) => metric?.value,
       render: ({ metric }) => metric && <Metric {...metric} />,
-    },
-    {
-      key: "challenger",
-      label: "Challenger",
+    }),
+    column("challenger", "Challenger", {
       width: 120,
       value: ({ challenger }) => challenger?.version,
       render: ({ challenger, rollout }) =>
@@ -96,10 +88,8 @@ export function columnsFor(dagId: string): Column<Summary>[] {
         ) : (
           <Text color="fg.muted">none</Text>
         ),
-    },
-    {
-      key: "traffic",
-      label: "Decided traffic",
+    }),
+    column("traffic", "Decided traffic", {
       width: 200,
       minWidth: 130,
       help: "As it was decided; the page of the model says whether its server serves it so",
@@ -111,16 +101,14 @@ export function columnsFor(dagId: string): Column<Summary>[] {
             .map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }))}
         />
       ),
-    },
-    {
-      key: "decision",
-      label: "Last decision",
+    }),
+    column("decision", "Last decision", {
       width: 240,
       minWidth: 150,
       descendingFirst: true,
       value: (model) => lastOf(model)?.at,
       render: (model) => <LastDecision entry={lastOf(model)} />,
-    },
+    }),
   ];
 }
 

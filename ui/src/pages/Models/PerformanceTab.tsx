@@ -7,7 +7,7 @@ import { Empty } from "src/components/Empty";
 import { LinesAlert } from "src/components/LinesAlert";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { formatCount, formatNumber, formatPercent, formatTime, intervalInWords, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -113,14 +113,12 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
       render: (row) => intervalInWords(pick(row)),
     });
   return [
-    {
-      key: "version",
-      label: "Version",
+    column("version", "Version", {
       fixed: true,
       width: 80,
       value: ({ version }) => version,
       render: ({ version }) => <VersionBadge version={version} />,
-    },
+    }),
     numberColumn("rows", "Predictions", ({ rows }) => rows, { format: formatCount }),
     numberColumn("labelled", "With labels", ({ labelled, rows }) => labelled / rows, { format: formatPercent }),
     figure("measured", `${label}, measured`, "With labels; 95% interval", (row) => row.figures[metric]),

@@ -2,7 +2,7 @@ import { chakra, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { DataTable } from "src/components/DataTable";
 import { FilterBar, SearchInput } from "src/components/FilterBar";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";
@@ -72,14 +72,12 @@ function columnsFor(
   const highest = Math.max(overall ?? 0, ...intervals.map(({ high }) => high));
   const label = metricLabel(metric);
   return [
-    {
-      key: "value",
-      label: feature,
+    column("value", feature, {
       fixed: true,
       width: 130,
       value: ({ value }) => String(value),
       render: ({ value }) => <span title={String(value)}>{String(value)}</span>,
-    },
+    }),
     numberColumn("rows", "Rows", ({ rows }) => rows, { width: 80 }),
     numberColumn("candidate", `${label} ${nameOf(version)}`, (slice) => numberOf(slice.candidate, metric), {
       width: 110,
@@ -100,9 +98,7 @@ function columnsFor(
             ),
           }),
         ]),
-    {
-      key: "interval",
-      label: champion === null ? `95% interval of ${label}` : "95% interval of the gain",
+    column("interval", champion === null ? `95% interval of ${label}` : "95% interval of the gain", {
       width: 220,
       render: (slice) => (
         <Whisker
@@ -114,7 +110,7 @@ function columnsFor(
           better={champion === null ? 0 : Math.sign(slice.gain?.difference ?? 0)}
         />
       ),
-    },
+    }),
   ];
 }
 

@@ -9,7 +9,7 @@ import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
@@ -87,9 +87,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
     .filter((name) => name.startsWith(EVALUATION) && !name.startsWith(`${EVALUATION}champion_`))
     .toSorted((a, b) => Number(b.endsWith("_auc")) - Number(a.endsWith("_auc")));
   return [
-    {
-      key: "version",
-      label: "Version",
+    column("version", "Version", {
       fixed: true,
       width: 170,
       descendingFirst: true,
@@ -100,26 +98,20 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
           {role && <StateBadge state={role} size="sm" />}
         </HStack>
       ),
-    },
-    {
-      key: "state",
-      label: "On the server",
+    }),
+    column("state", "On the server", {
       width: 120,
       value: ({ server }) => server?.state,
       render: ({ server }) => <State server={server} />,
-    },
+    }),
     ...metrics.map((name, index) => metricColumn(name, index >= SHOWN_METRICS)),
-    {
-      key: "created",
-      label: "Deployed",
+    column("created", "Deployed", {
       width: 115,
       descendingFirst: true,
       value: ({ created_at }) => created_at,
       render: ({ created_at }) => <Time at={created_at} />,
-    },
-    {
-      key: "run",
-      label: "Made by",
+    }),
+    column("run", "Made by", {
       width: 200,
       minWidth: 120,
       value: ({ made_by }) => made_by?.run_id,
@@ -131,10 +123,8 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
         ) : (
           "–"
         ),
-    },
-    {
-      key: "event",
-      label: "Last decision",
+    }),
+    column("event", "Last decision", {
       width: 220,
       minWidth: 130,
       value: ({ last_event }) => last_event?.at,
@@ -146,10 +136,8 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
         ) : (
           "not deployed"
         ),
-    },
-    {
-      key: "links",
-      label: "More",
+    }),
+    column("links", "More", {
       width: 160,
       render: ({ version, trained_by }) => (
         <HStack gap={3}>
@@ -162,10 +150,8 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
           )}
         </HStack>
       ),
-    },
-    {
-      key: "fingerprint",
-      label: "Fingerprint",
+    }),
+    column("fingerprint", "Fingerprint", {
       optional: true,
       width: 150,
       value: ({ fingerprint }) => fingerprint,
@@ -180,7 +166,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
         ) : (
           "–"
         ),
-    },
+    }),
     numberColumn("requests", "Requests", ({ server }) => server?.requests, {
       optional: true,
       help: "Since the server's start",

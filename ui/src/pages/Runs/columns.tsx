@@ -5,7 +5,7 @@ import { CopyButton } from "src/components/CopyButton";
 import { useChartTheme } from "src/components/chart/theme";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { formatDuration } from "src/format";
 import { metricHeading } from "src/pages/Models/words";
 import { durationOf, isLive, labelOf, type Names, type Run, shortened, VERDICT } from "src/pages/Runs/figures";
@@ -16,44 +16,34 @@ const MOST_PARAMS = 2;
 /** The columns of a table of runs; the runs of `colored` bear the colours of their curves. */
 export function columnsOf(dagId: string, names: Names, colored: readonly string[]): Column<Run>[] {
   return [
-    {
-      key: "run_name",
-      label: "Run",
+    column("run_name", "Run", {
       fixed: true,
       width: 240,
       minWidth: 140,
       value: (run) => labelOf(run, names.severalTasks),
       render: (run) => <Name run={run} label={labelOf(run, names.severalTasks)} place={colored.indexOf(run.run_id)} />,
-    },
-    {
-      key: "status",
-      label: "Status",
+    }),
+    column("status", "Status", {
       width: 102,
       value: (run) => run.status,
       render: (run) => <StateBadge state={run.status} />,
-    },
-    {
-      key: "start_time",
-      label: "Started",
+    }),
+    column("start_time", "Started", {
       width: 118,
       descendingFirst: true,
       value: (run) => run.start_time,
       render: (run) => <Time at={run.start_time} />,
-    },
+    }),
     numberColumn<Run>("duration", "Duration", durationOf, {
       width: 94,
       render: (run) => (isLive(run) ? "runs" : formatDuration(durationOf(run))),
     }),
-    {
-      key: "versions",
-      label: "Model version",
+    column("versions", "Model version", {
       width: 120,
       minWidth: 96,
       render: (run) => <Versions dagId={dagId} run={run} />,
-    },
-    {
-      key: `metrics.${VERDICT}`,
-      label: "Verdict",
+    }),
+    column(`metrics.${VERDICT}`, "Verdict", {
       width: 118,
       minWidth: 100,
       descendingFirst: true,
@@ -61,7 +51,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       value: (run) => run.metrics[VERDICT],
       render: ({ metrics: { [VERDICT]: blessed } }) =>
         blessed == null ? "–" : <StateBadge state={blessed ? "blessed" : "not blessed"} size="sm" />,
-    },
+    }),
     ...names.metrics.map((name) =>
       numberColumn(`metrics.${name}`, metricHeading(name), (run: Run) => run.metrics[name], {
         width: widthFor(metricHeading(name)),
@@ -82,13 +72,11 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         render: (run) => <Text title={run.params[name]}>{shortened(run.params[name] ?? "–")}</Text>,
       }),
     ),
-    {
-      key: "dag_run",
-      label: "DAG run",
+    column("dag_run", "DAG run", {
       width: 260,
       optional: true,
       render: (run) => run.dag_run_id && <DagRun dagId={dagId} run={run} id={run.dag_run_id} />,
-    },
+    }),
     { key: "task", label: "Task", optional: true, render: (run) => run.task_id ?? "–" },
     { key: "run_id", label: "Id", width: 280, optional: true, render: ({ run_id }) => <CopyableId id={run_id} /> },
   ];

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { StateBadge } from "src/components/StateBadge";
-import type { Column } from "src/components/table";
+import { type Column, column } from "src/components/table";
 import { countOf, formatPercent } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { type Finding, rankOf } from "src/pages/Schema/findings";
@@ -71,18 +71,14 @@ export function AnomalyTable({ report, findings, opened, onOpen }: Props) {
 function makeColumns(report: ValidationReport): Column<Finding>[] {
   const splits = Object.keys(report.rows);
   return [
-    {
-      key: "severity",
-      label: "Severity",
+    column("severity", "Severity", {
       fixed: true,
       width: 105,
       descendingFirst: true,
       value: rankOf,
       render: ({ severity }) => <StateBadge state={severity} size="xs" />,
-    },
-    {
-      key: "feature",
-      label: "Feature",
+    }),
+    column("feature", "Feature", {
       fixed: true,
       width: 160,
       value: ({ feature }) => feature,
@@ -91,17 +87,13 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
           {feature || <i>the data set</i>}
         </Text>
       ),
-    },
-    {
-      key: "what",
-      label: "Anomaly",
+    }),
+    column("what", "Anomaly", {
       width: 190,
       value: ({ summaries }) => summaries.join("; "),
       render: ({ summaries }) => <span title={summaries.join("; ")}>{summaries.join("; ")}</span>,
-    },
-    {
-      key: "values",
-      label: "Examples",
+    }),
+    column("values", "Examples", {
       width: 230,
       help: "Values that violate the schema, most frequent first",
       render: ({ values, valuesCount }) => (
@@ -112,7 +104,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
           {valuesCount > 8 && <Text color="fg.muted">and {valuesCount - 8} more</Text>}
         </HStack>
       ),
-    },
+    }),
     ...splits.map(
       (split): Column<Finding> => ({
         key: `rows ${split}`,

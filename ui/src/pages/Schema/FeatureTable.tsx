@@ -3,7 +3,7 @@ import { type ReactNode, useMemo } from "react";
 import { LuTriangleAlert, LuX } from "react-icons/lu";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import type { Column } from "src/components/table";
+import { type Column, column } from "src/components/table";
 import { countOf, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import type { AnomalousFeature, SchemaDetail, SchemaFeature, SchemaSummary } from "src/pages/Schema/queries";
@@ -91,78 +91,62 @@ export function makeColumns(
   anomalies: Anomalies,
 ): Column<SchemaFeature>[] {
   return [
-    {
-      key: "name",
-      label: "Feature",
+    column("name", "Feature", {
       fixed: true,
       width: 200,
       minWidth: 130,
       value: ({ name }) => name,
       render: (feature) => <Name feature={feature} schema={schema} />,
-    },
+    }),
     { key: "type", label: "Type", width: 80, value: ({ type }) => typeName(type) },
-    {
-      key: "presence",
-      label: "Presence",
+    column("presence", "Presence", {
       width: 100,
       help: "Share of the rows that must have a value",
       value: ({ min_fraction }) => min_fraction,
       render: presence,
-    },
+    }),
     { key: "values", label: "Values", width: 85, help: "Values per row, or their shape", value: form },
-    {
-      key: "domain",
-      label: "Domain",
+    column("domain", "Domain", {
       width: 300,
       minWidth: 150,
       help: "Allowed values",
       value: ({ domain }) => domain?.size ?? (domain ? 0 : null),
       descendingFirst: true,
       render: ({ domain }) => <Domain domain={domain} />,
-    },
-    {
-      key: "environments",
-      label: "Environments",
+    }),
+    column("environments", "Environments", {
       width: 125,
       minWidth: 110,
       help: "Environments that include the feature; empty means all",
       value: (feature) => elsewhere(feature, environments),
       render: (feature) => elsewhere(feature, environments) || <Text color="fg.muted">all</Text>,
-    },
-    {
-      key: "drift",
-      label: "Drift",
+    }),
+    column("drift", "Drift", {
       width: 90,
       help: "Distance from an earlier span of data above which the feature has drifted",
       value: ({ drift }) => Object.values(drift)[0],
       render: ({ drift }) => thresholds(drift) || <Text color="fg.muted">–</Text>,
-    },
-    {
-      key: "skew",
-      label: "Skew",
+    }),
+    column("skew", "Skew", {
       width: 90,
       help: "Distance between training data and requests above which the feature is skewed",
       value: ({ skew }) => Object.values(skew)[0],
       render: ({ skew }) => thresholds(skew) || <Text color="fg.muted">–</Text>,
-    },
-    {
-      key: "constraints",
-      label: "Other constraints",
+    }),
+    column("constraints", "Other constraints", {
       width: 160,
       optional: true,
       value: ({ constraints }) => constraints.length,
       render: ({ constraints }) => constraints.map(({ name, text }) => `${aspectName(name)} ${text}`).join(", "),
-    },
-    {
-      key: "anomaly",
-      label: "Last validation",
+    }),
+    column("anomaly", "Last validation", {
       width: 190,
       minWidth: 120,
       help: "What the last validation found for this feature",
       descendingFirst: true,
       value: ({ name }) => SEVERITY[anomalies.get(name)?.severity ?? ""] ?? 0,
       render: ({ name }) => <Found anomaly={anomalies.get(name)} />,
-    },
+    }),
   ];
 }
 

@@ -5,7 +5,7 @@ import { api, type Schemas } from "src/api/client";
 import { Choice } from "src/components/Choice";
 import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
-import type { Column } from "src/components/table";
+import { type Column, column } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { type ArtifactRef, pathOf } from "src/routes";
@@ -99,16 +99,14 @@ function makeColumns(found: Found): Column<Row>[] {
   const order = found.columns.map((name, index) => ({ name, index }));
   order.sort((one, other) => Number(blamed.has(other.name)) - Number(blamed.has(one.name)) || one.index - other.index);
   return [
-    {
-      key: "reasons",
-      label: "Why",
+    column("reasons", "Why", {
       fixed: true,
       width: 340,
       render: ({ reasons }) => {
         const told = reasons.map(({ feature, text }) => `${feature}: ${text}`).join("; ");
         return <span title={told}>{told}</span>;
       },
-    },
+    }),
     ...order.map(
       ({ name, index }): Column<Row> => ({
         key: name,

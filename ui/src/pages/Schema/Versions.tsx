@@ -6,6 +6,7 @@ import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
+import { column } from "src/components/table";
 import { shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { Comparison } from "src/pages/Schema/Comparison";
@@ -42,40 +43,30 @@ export function Versions({ dagId, schema }: { dagId: string; schema: SchemaSumma
         opened={String(after)}
         onOpen={({ version }) => compare(Math.max(version - 1, 1), version)}
         columns={[
-          {
-            key: "version",
-            label: "Version",
+          column<Version>("version", "Version", {
             fixed: true,
             width: 150,
             descendingFirst: true,
             value: ({ version }) => version,
             render: (row) => <VersionNumber dagId={dagId} schema={schema} version={row} />,
-          },
-          {
-            key: "at",
-            label: "When",
+          }),
+          column<Version>("at", "When", {
             width: 130,
             descendingFirst: true,
             value: ({ recorded_at }) => recorded_at,
             render: ({ recorded_at }) => <Time at={recorded_at} />,
-          },
-          {
-            key: "by",
-            label: "Approved by",
+          }),
+          column<Version>("by", "Approved by", {
             width: 140,
             value: ({ approved_by }) => approved_by,
             render: ({ approved_by }) => approved_by || <Text color="fg.muted">automatic</Text>,
-          },
-          {
-            key: "note",
-            label: "Why",
+          }),
+          column<Version>("note", "Why", {
             width: 380,
             value: ({ note }) => note,
             render: ({ note }) => <span title={note}>{note || "–"}</span>,
-          },
-          {
-            key: "run",
-            label: "In run",
+          }),
+          column<Version>("run", "In run", {
             width: 280,
             value: ({ run_id }) => run_id,
             render: ({ run_id }) =>
@@ -86,7 +77,7 @@ export function Versions({ dagId, schema }: { dagId: string; schema: SchemaSumma
               ) : (
                 "–"
               ),
-          },
+          }),
         ]}
       />
       {versions.length > 1 ? (

@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { countOf, formatNumber, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -92,9 +92,7 @@ function makeColumns(
   const times = timesOf(checks, "data").map((time) => formatTime(time, zone));
   return [
     { key: "feature", label: "Feature", fixed: true, width: 200, value: (row) => row.name, render: name },
-    {
-      key: "change",
-      label: "Change",
+    column("change", "Change", {
       width: 420,
       minWidth: 260,
       help: "What changed from the reference to the newest comparison, sorted by how much it matters: drifted features first",
@@ -108,10 +106,8 @@ function makeColumns(
           </span>
         );
       },
-    },
-    {
-      key: "windows",
-      label: `${checks.length === 1 ? "Comparison" : plural(checks.length, "comparison")}, oldest to newest`,
+    }),
+    column("windows", `${checks.length === 1 ? "Comparison" : plural(checks.length, "comparison")}, oldest to newest`, {
       width: STRIP + 28,
       render: (row) => (
         <HeatStrip
@@ -123,7 +119,7 @@ function makeColumns(
           onChoose={(index) => onChoose(row, index)}
         />
       ),
-    },
+    }),
     numberColumn("now", "Distance", (row) => row.now, {
       width: 90,
       help: "In the newest comparison: 0 for the same distribution, 1 if no row would remain as it is",

@@ -5,7 +5,7 @@ import { ERROR } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, column, numberColumn } from "src/components/table";
 import { formatBytes, formatDuration, formatNumber } from "src/format";
 import { airflowTaskPath, instanceLabel } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";
@@ -14,9 +14,7 @@ import { type ArtifactEntry, headlineOf, isConserved, pageOf, type StageRow } fr
 const GONE: Record<string, string> = { deleted: "deleted", unreachable: "cannot be read" };
 
 export const STAGE_COLUMNS: Column<StageRow>[] = [
-  {
-    key: "stage",
-    label: "Stage",
+  column("stage", "Stage", {
     fixed: true,
     width: 165,
     help: "Sorted by position in the pipeline",
@@ -32,21 +30,13 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
         second={<Text truncate>{stage.operator}</Text>}
       />
     ),
-  },
-  {
-    key: "state",
-    label: "State",
-    width: 140,
-    value: (row) => row.stage.state,
-    render: (row) => <StateCell row={row} />,
-  },
-  {
-    key: "artifact",
-    label: "Artifact",
+  }),
+  column("state", "State", { width: 140, value: (row) => row.stage.state, render: (row) => <StateCell row={row} /> }),
+  column("artifact", "Artifact", {
     width: 260,
     value: (row) => row.artifact?.kind,
     render: (row) => (row.artifact ? <ArtifactCell row={row} artifact={row.artifact} /> : <None row={row} />),
-  },
+  }),
   numberColumn("rows", "Rows in → out", ({ artifact }) => artifact?.total_rows?.rows_out, {
     width: 160,
     help: "Rows read and written; the difference is rejected, with reasons",
@@ -54,9 +44,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
   }),
   numberColumn("size", "Size", ({ artifact }) => artifact?.size_bytes, { width: 90, format: formatBytes }),
   numberColumn("duration", "Took", ({ stage }) => stage.duration_s, { width: 85, format: formatDuration }),
-  {
-    key: "fingerprint",
-    label: "Fingerprint",
+  column("fingerprint", "Fingerprint", {
     width: 130,
     help: "The same contents have the same fingerprint, wherever they are stored",
     value: (row) => row.artifact?.fingerprint,
@@ -69,7 +57,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
           <CopyButton text={artifact.fingerprint} label="Copy the fingerprint" />
         </HStack>
       ),
-  },
+  }),
 ];
 
 function StateCell({ row: { stage } }: { row: StageRow }) {

@@ -2,7 +2,7 @@ import { Badge, Box } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { LuBinary, LuBraces, LuClock, LuHash, LuType } from "react-icons/lu";
 import { DataTable } from "src/components/DataTable";
-import type { Column } from "src/components/table";
+import { type Column, column } from "src/components/table";
 import { formatDuration, formatNumber } from "src/format";
 import { Apart, CELLS, inPlace, LINE, Lines, Share, SwatchInCell, Top } from "src/pages/Data/overview/cells";
 import { Distribution } from "src/pages/Data/overview/Distribution";
@@ -117,40 +117,34 @@ function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: c
   const words = group === "words";
   const numbers = group === "numbers";
   const columns: (Column<FeatureRow> | false)[] = [
-    {
-      key: "name",
-      label: "Feature",
+    column("name", "Feature", {
       fixed: true,
       width: narrow ? 150 : 200,
       value: (row) => row.name,
       render: (row) => <Name row={row} roles={roles} />,
-    },
-    {
-      key: "distribution",
-      label: "Distribution",
+    }),
+    column("distribution", "Distribution", {
       width: 204,
       render: (row) => <Distribution row={row} style={style} height={height - 8} labels={labels} />,
-    },
-    shown.length > 1 && {
-      key: "data",
-      label: "Data set",
-      quiet: true,
-      width: 34,
-      fixed: true,
-      render: (row) => <Lines row={row} line={(dataset) => <SwatchInCell index={dataset} />} />,
-    },
-    shown.length > 1 && {
-      key: "distance",
-      label: "Distance",
-      align: "end",
-      width: 88,
-      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}, from 0 (the same distribution) to 1`,
-      descendingFirst: true,
-      value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
-      render: (row) => (
-        <Lines row={row} always line={(dataset) => <Apart row={row} dataset={dataset} labels={labels} />} />
-      ),
-    },
+    }),
+    shown.length > 1 &&
+      column("data", "Data set", {
+        quiet: true,
+        width: 34,
+        fixed: true,
+        render: (row) => <Lines row={row} line={(dataset) => <SwatchInCell index={dataset} />} />,
+      }),
+    shown.length > 1 &&
+      column("distance", "Distance", {
+        align: "end",
+        width: 88,
+        help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}, from 0 (the same distribution) to 1`,
+        descendingFirst: true,
+        value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
+        render: (row) => (
+          <Lines row={row} always line={(dataset) => <Apart row={row} dataset={dataset} labels={labels} />} />
+        ),
+      }),
     number("count", "Count", { optional: !words, help: "Rows that have the feature" }),
     share("missing", "Missing", missingShare, 0.5, { help: "Share of the rows that are missing or NaN" }),
     share("zeros", "Zeros", zeroShare, 0.95, { optional: words, help: "Share of the values that are zero" }),
@@ -164,9 +158,7 @@ function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: c
     quantile(9, "90%", !numbers),
     quantile(10, "Max", words),
     number("unique", "Unique", { optional: numbers, width: 74 }),
-    {
-      key: "top",
-      label: "Top value",
+    column("top", "Top value", {
       width: 136,
       optional: numbers,
       value: (row) =>
@@ -176,15 +168,13 @@ function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: c
           "top_values",
         )?.[0]?.[0],
       render: (row) => <Lines row={row} line={(dataset) => <Top row={row} dataset={dataset} />} />,
-    },
+    }),
     number("average_length", "Avg. length", {
       optional: !words,
       width: 104,
       help: "In characters; for binary values, in bytes",
     }),
-    {
-      key: "non_uniformity",
-      label: "Non-uniformity",
+    column("non_uniformity", "Non-uniformity", {
       align: "end",
       width: 128,
       optional: true,
@@ -192,7 +182,7 @@ function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: c
       descendingFirst: true,
       value: (row) => greatest(row, (_, dataset) => read(row, dataset, "non_uniformity")),
       render: (row) => <Lines row={row} line={(at) => inPlace(formatNumber(read(row, at, "non_uniformity"), 3))} />,
-    },
+    }),
     number("nan", "NaN", { optional: true }),
     number("infinite", "Infinite", { optional: true }),
   ];
