@@ -1,7 +1,6 @@
 import { type ComponentType, lazy, Suspense } from "react";
 import type { Schemas } from "src/api/client";
-import { ErrorBoundary } from "src/components/ErrorBoundary";
-import { LoadingRows } from "src/components/Loading";
+import { ErrorBoundary, LoadingRows } from "src/components";
 import type { ExtensionPage } from "src/hooks/useExtensions";
 
 /** What the component of an extension gets: of these, what its place knows. */

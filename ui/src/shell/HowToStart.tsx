@@ -1,6 +1,6 @@
 import { Box, Code, Heading, List, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import { CodeBlock } from "src/components/CodeBlock";
+import { CodeBlock } from "src/components";
 
 const PREPARE = `airflow hops runtime create   # TensorFlow, TFDV, Spark, MLflow in a separate environment
 airflow hops doctor           # reports what is missing, and how to fix it`;

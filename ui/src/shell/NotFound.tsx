@@ -1,6 +1,5 @@
 import { useLocation, useSearchParams } from "react-router-dom";
-import { AppLink } from "src/components/AppLink";
-import { Empty } from "src/components/Empty";
+import { AppLink, Empty } from "src/components";
 import { overviewPath, pipelinesPath } from "src/routes";
 
 /** An address below the pages' own that is none of them: says so, and where to go. */

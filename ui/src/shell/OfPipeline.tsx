@@ -1,9 +1,6 @@
 import { Outlet, useOutletContext, useSearchParams } from "react-router-dom";
 import { usePipelines } from "src/api/pipelines";
-import { AppLink } from "src/components/AppLink";
-import { Empty } from "src/components/Empty";
-import { ErrorBoundary } from "src/components/ErrorBoundary";
-import { QueryView } from "src/components/QueryView";
+import { AppLink, Empty, ErrorBoundary, QueryView } from "src/components";
 import { HowToStart } from "src/shell/HowToStart";
 
 /** The pages of one pipeline: that in the address, or the only one that there is. */

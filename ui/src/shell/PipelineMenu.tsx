@@ -3,7 +3,7 @@ import { useState } from "react";
 import { LuChevronDown } from "react-icons/lu";
 import { useNavigate } from "react-router-dom";
 import { usePipelines } from "src/api/pipelines";
-import { AppLink } from "src/components/AppLink";
+import { AppLink } from "src/components";
 import { overviewPath, pagePath } from "src/routes";
 
 /** The choice of the pipeline, in the breadcrumbs; the page stays. */

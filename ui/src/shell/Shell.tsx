@@ -1,7 +1,7 @@
 import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { Fragment, useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
-import { AppLink } from "src/components/AppLink";
+import { AppLink } from "src/components";
 import { useChosenInView } from "src/hooks/useChosenInView";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { PAGES, pagePath, pipelinesPath, ROOT } from "src/routes";

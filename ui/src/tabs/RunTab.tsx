@@ -1,9 +1,7 @@
 import { Box, Grid } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
-import { DataTable } from "src/components/DataTable";
-import { Empty } from "src/components/Empty";
-import { QueryView } from "src/components/QueryView";
+import { DataTable, Empty, QueryView } from "src/components";
 import { useQuery } from "src/hooks/useQueryState";
 import { ArtifactPanel } from "src/tabs/run/ArtifactPanel";
 import { STAGE_COLUMNS } from "src/tabs/run/columns";

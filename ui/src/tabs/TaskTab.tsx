@@ -1,13 +1,6 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import { ApiError, api, type Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { DataTable } from "src/components/DataTable";
-import { Empty } from "src/components/Empty";
-import { Notice } from "src/components/Notice";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { column } from "src/components/table";
+import { AppLink, column, DataTable, Empty, Notice, QueryView, StateBadge, Time } from "src/components";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowTaskPath, instanceLabel, instanceOf, runsPath, type TaskRef } from "src/routes";
 import { ENDED } from "src/tabs/states";

@@ -1,6 +1,5 @@
 import { Box, chakra, Heading, HStack, Stack, Text } from "@chakra-ui/react";
-import { AppLink } from "src/components/AppLink";
-import { CopyButton } from "src/components/CopyButton";
+import { AppLink, CopyButton } from "src/components";
 import { shortRun } from "src/format";
 import { type Branch, type Lineage, treeOf } from "src/pages/Lineage/graph";
 import { kindOf, summaryOf } from "src/pages/Lineage/kinds";

@@ -1,6 +1,6 @@
 import { Badge, Box, chakra, HStack, Icon, Text, VisuallyHidden } from "@chakra-ui/react";
 import { LuHistory, LuTrash2 } from "react-icons/lu";
-import { Tooltip } from "src/components/Tooltip";
+import { Tooltip } from "src/components";
 import { formatBytes, formatNumber, formatTime, plural } from "src/format";
 import { useTimezone } from "src/host";
 import type { Node } from "src/pages/Lineage/graph";

@@ -1,8 +1,7 @@
 import { Box, Heading, HStack, Icon, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { LuCrosshair } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
-import { Time } from "src/components/Time";
+import { AppLink, Time } from "src/components";
 import { formatBytes, formatNumber, plural, shortRun } from "src/format";
 import type { Lineage, Node } from "src/pages/Lineage/graph";
 import { kindOf, spanOf, summaryOf, targetOf } from "src/pages/Lineage/kinds";

@@ -1,8 +1,6 @@
 import { Box, Table, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { DataTable } from "src/components/DataTable";
-import { PlainTable } from "src/components/PlainTable";
-import { type Column, numberColumn } from "src/components/table";
+import { type Column, DataTable, numberColumn, PlainTable } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 import { type ClassRow, classesOf, confusionOf, type Figures, mistakesOf } from "src/pages/Models/figures";
 

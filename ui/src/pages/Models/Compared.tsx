@@ -1,6 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { QueryView } from "src/components/QueryView";
+import { QueryView } from "src/components";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
 import { directionsOf, splitsOf } from "src/pages/Models/figures";
 import { type ModelDetail, useCandidateEvaluation, useEvaluation } from "src/pages/Models/queries";

@@ -1,7 +1,6 @@
 import { HStack, Text, Timeline } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Time } from "src/components/Time";
+import { AppLink, Time } from "src/components";
 import { airflowTaskPath, type TaskRef } from "src/routes";
 
 type Person = Schemas["DecidedBy"];

@@ -1,9 +1,6 @@
 import { Button, chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { LuDownload } from "react-icons/lu";
-import { Choice } from "src/components/Choice";
-import { Empty } from "src/components/Empty";
-import { QueryView } from "src/components/QueryView";
-import { Segments } from "src/components/Segments";
+import { Choice, Empty, QueryView, Segments } from "src/components";
 import { formatTime, shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery } from "src/hooks/useQueryState";

@@ -1,11 +1,6 @@
 import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Empty } from "src/components/Empty";
-import { Part } from "src/components/Part";
-import { QueryView } from "src/components/QueryView";
-import { Segments } from "src/components/Segments";
-import { StateBadge } from "src/components/StateBadge";
+import { AppLink, Empty, Part, QueryView, Segments, StateBadge } from "src/components";
 import { formatCount } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { CalibrationChart } from "src/pages/Models/CalibrationChart";

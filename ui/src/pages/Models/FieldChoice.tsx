@@ -1,5 +1,5 @@
 import { Field } from "@chakra-ui/react";
-import { Choice } from "src/components/Choice";
+import { Choice } from "src/components";
 
 interface Props {
   label: string;

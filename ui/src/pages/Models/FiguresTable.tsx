@@ -1,5 +1,5 @@
 import { Box, Text } from "@chakra-ui/react";
-import { PlainTable } from "src/components/PlainTable";
+import { PlainTable } from "src/components";
 import { formatNumber } from "src/format";
 import {
   type Directions,

@@ -13,7 +13,7 @@ import {
   LuUndo2,
   LuUsers,
 } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
+import { AppLink } from "src/components";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import { findingsInWords } from "src/pages/Models/findings";
 import { type Entry, keyOf, type RefusedCandidate } from "src/pages/Models/history";

@@ -1,10 +1,6 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Notice } from "src/components/Notice";
-import { OwnedBy } from "src/components/Owners";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, Notice, OwnedBy, StateBadge, Time } from "src/components";
 import { Actions } from "src/pages/Models/Actions";
 import type { ModelDetail } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";

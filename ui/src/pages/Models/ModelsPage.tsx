@@ -1,14 +1,7 @@
 import { Box, Code, Text } from "@chakra-ui/react";
 import { Navigate } from "react-router-dom";
 import { api, type Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { DataTable } from "src/components/DataTable";
-import { Empty } from "src/components/Empty";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { Tooltip } from "src/components/Tooltip";
-import { type Column, column } from "src/components/table";
+import { AppLink, type Column, column, DataTable, Empty, QueryView, StateBadge, Time, Tooltip } from "src/components";
 import { formatNumber } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
 import { TrafficBar } from "src/pages/Models/TrafficBar";

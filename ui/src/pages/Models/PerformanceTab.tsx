@@ -1,13 +1,17 @@
 import { HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { DataTable } from "src/components/DataTable";
-import { Empty } from "src/components/Empty";
-import { LinesAlert } from "src/components/LinesAlert";
-import { QueryView } from "src/components/QueryView";
-import { Segments } from "src/components/Segments";
-import { type Column, column, numberColumn } from "src/components/table";
+import {
+  AppLink,
+  type Column,
+  column,
+  DataTable,
+  Empty,
+  LinesAlert,
+  numberColumn,
+  QueryView,
+  Segments,
+} from "src/components";
 import { formatCount, formatNumber, formatPercent, formatTime, intervalInWords, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";

@@ -1,6 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { ConfirmDialog } from "src/components";
 import { ComparedCandidate } from "src/pages/Models/Compared";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { FieldChoice, withNone } from "src/pages/Models/FieldChoice";

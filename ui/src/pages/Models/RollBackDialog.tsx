@@ -1,5 +1,5 @@
 import { useState } from "react";
-import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { ConfirmDialog } from "src/components";
 import { Compared } from "src/pages/Models/Compared";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { formerChampions } from "src/pages/Models/champions";

@@ -1,9 +1,7 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuChevronDown, LuChevronUp } from "react-icons/lu";
-import { PlainTable } from "src/components/PlainTable";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { PlainTable, StateBadge, Time } from "src/components";
 import { formatCount, formatDuration, formatNumber, formatPValue } from "src/format";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import { findingName, findingsInWords, stateOf, verdictOf, worstOf } from "src/pages/Models/findings";

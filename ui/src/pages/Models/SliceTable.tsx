@@ -1,8 +1,6 @@
 import { chakra, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { DataTable } from "src/components/DataTable";
-import { FilterBar, SearchInput } from "src/components/FilterBar";
-import { type Column, column, numberColumn } from "src/components/table";
+import { type Column, column, DataTable, FilterBar, numberColumn, SearchInput } from "src/components";
 import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";

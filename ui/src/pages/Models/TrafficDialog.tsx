@@ -1,7 +1,6 @@
 import { Field, HStack, NumberInput } from "@chakra-ui/react";
 import { useState } from "react";
-import { Amount } from "src/components/Amount";
-import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Amount, ConfirmDialog } from "src/components";
 import { Consequences } from "src/pages/Models/Consequences";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 

@@ -1,15 +1,19 @@
 import { Box, Code, chakra, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { CopyButton } from "src/components/CopyButton";
-import { WARNING } from "src/components/colors";
-import { DataTable } from "src/components/DataTable";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { Tooltip } from "src/components/Tooltip";
-import { type Column, column, numberColumn } from "src/components/table";
+import {
+  AppLink,
+  type Column,
+  CopyButton,
+  column,
+  DataTable,
+  numberColumn,
+  QueryView,
+  StateBadge,
+  Time,
+  Tooltip,
+  WARNING,
+} from "src/components";
 import { shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";

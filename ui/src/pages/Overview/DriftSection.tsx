@@ -1,10 +1,7 @@
 import { HStack, Stack, Text } from "@chakra-ui/react";
 import type { Overview } from "src/api/pipelines";
 import { useSkewReport } from "src/api/skew";
-import { AppLink } from "src/components/AppLink";
-import { Sparkline } from "src/components/Sparkline";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, Sparkline, StateBadge, Time } from "src/components";
 import { formatCount, plural } from "src/format";
 import { Section } from "src/pages/Overview/Section";
 import { changeInWords, VERDICTS } from "src/pages/Skew/words";

@@ -1,11 +1,7 @@
 import { Text } from "@chakra-ui/react";
 import { LuTriangleAlert } from "react-icons/lu";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { ERROR } from "src/components/colors";
-import { Time } from "src/components/Time";
-import { Tooltip } from "src/components/Tooltip";
-import { TwoLines } from "src/components/TwoLines";
+import { AppLink, ERROR, Time, Tooltip, TwoLines } from "src/components";
 import { formatNumber } from "src/format";
 import { modelsPath } from "src/routes";
 

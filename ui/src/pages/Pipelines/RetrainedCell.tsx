@@ -1,8 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Time } from "src/components/Time";
-import { TwoLines } from "src/components/TwoLines";
+import { AppLink, Time, TwoLines } from "src/components";
 import { airflowRunPath } from "src/routes";
 
 const WHY: Record<string, string> = {

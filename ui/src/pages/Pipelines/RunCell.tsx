@@ -1,11 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { ERROR, WARNING } from "src/components/colors";
-import { StateBadge, stateInWords } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { Tooltip } from "src/components/Tooltip";
-import { TwoLines } from "src/components/TwoLines";
+import { AppLink, ERROR, StateBadge, stateInWords, Time, Tooltip, TwoLines, WARNING } from "src/components";
 import { formatDuration } from "src/format";
 import { StageStrip } from "src/pages/Pipelines/StageStrip";
 import { airflowDagPath, airflowRunPath, airflowTaskPath } from "src/routes";

@@ -1,6 +1,6 @@
 import { Box, Flex, Stack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { Tooltip } from "src/components/Tooltip";
+import { Tooltip } from "src/components";
 
 type Stage = Schemas["StageState"];
 

@@ -1,7 +1,6 @@
 import { Badge, Box, chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { api, type Schemas } from "src/api/client";
-import { Choice } from "src/components/Choice";
-import { QueryView } from "src/components/QueryView";
+import { Choice, QueryView } from "src/components";
 import { plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { labelOf, type Run } from "src/pages/Runs/figures";

@@ -1,9 +1,6 @@
 import { Grid, HStack, Text } from "@chakra-ui/react";
 import { type ReactNode, useMemo } from "react";
-import { Amount } from "src/components/Amount";
-import { Choice } from "src/components/Choice";
-import { Empty } from "src/components/Empty";
-import { Toggle } from "src/components/Toggle";
+import { Amount, Choice, Empty, Toggle } from "src/components";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { CurveChart, type CurveLook, type CurveRun } from "src/pages/Runs/CurveChart";
 import { type Curve, figuresOf, type XAxis } from "src/pages/Runs/curves";

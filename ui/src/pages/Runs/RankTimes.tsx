@@ -1,8 +1,7 @@
 import { Box, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "src/api/client";
-import { Choice } from "src/components/Choice";
-import { PlainTable } from "src/components/PlainTable";
+import { Choice, PlainTable } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 
 const TIMES = [

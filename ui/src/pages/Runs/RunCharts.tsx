@@ -1,9 +1,7 @@
 import { Box, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
+import { Empty, ErrorAlert, LoadingBox } from "src/components";
 import { useChartTheme } from "src/components/chart/theme";
-import { Empty } from "src/components/Empty";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { LoadingBox } from "src/components/Loading";
 import { useQuery } from "src/hooks/useQueryState";
 import { CodeDifferences } from "src/pages/Runs/CodeDifferences";
 import type { CurveRun } from "src/pages/Runs/CurveChart";

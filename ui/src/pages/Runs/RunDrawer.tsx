@@ -1,13 +1,7 @@
 import { Drawer, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
-import { WARNING } from "src/components/colors";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { LoadingBox } from "src/components/Loading";
-import { QueryView } from "src/components/QueryView";
-import { SideDrawer } from "src/components/SideDrawer";
-import { StateBadge } from "src/components/StateBadge";
-import { TabPanels } from "src/components/TabPanels";
+import { ErrorAlert, LoadingBox, QueryView, SideDrawer, StateBadge, TabPanels, WARNING } from "src/components";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { isLive, labelOf } from "src/pages/Runs/figures";

@@ -1,15 +1,7 @@
 import { Box, DataList, Grid, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Breakable } from "src/components/Breakable";
-import { CopyButton } from "src/components/CopyButton";
-import { WARNING } from "src/components/colors";
-import { Numbers } from "src/components/Numbers";
-import { Part } from "src/components/Part";
-import { PlainTable } from "src/components/PlainTable";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, Breakable, CopyButton, Numbers, Part, PlainTable, StateBadge, Time, WARNING } from "src/components";
 import { formatDuration, formatNumber } from "src/format";
 import { isLoss, metricHeading } from "src/pages/Models/words";
 import { durationOf, isLive, labelOf } from "src/pages/Runs/figures";

@@ -1,11 +1,7 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 import { LuCornerDownRight } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
-import { CopyButton } from "src/components/CopyButton";
+import { AppLink, type Column, CopyButton, column, numberColumn, StateBadge, Time } from "src/components";
 import { useChartTheme } from "src/components/chart/theme";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { type Column, column, numberColumn } from "src/components/table";
 import { formatDuration } from "src/format";
 import { metricHeading } from "src/pages/Models/words";
 import { durationOf, isLive, labelOf, type Names, type Run, shortened, VERDICT } from "src/pages/Runs/figures";

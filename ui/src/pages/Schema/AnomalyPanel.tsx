@@ -1,6 +1,5 @@
 import { Box, Flex, Heading, HStack, Text } from "@chakra-ui/react";
-import { AppLink } from "src/components/AppLink";
-import { StateBadge } from "src/components/StateBadge";
+import { AppLink, StateBadge } from "src/components";
 import { formatNumber, formatPercent, plural } from "src/format";
 import { measureName } from "src/measures";
 import type { Finding, Reason } from "src/pages/Schema/findings";

@@ -1,9 +1,7 @@
 import { Badge, Box, Flex, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuCircleMinus, LuCirclePlus, LuPencil } from "react-icons/lu";
-import { SearchInput } from "src/components/FilterBar";
-import { MANY, ShowMore } from "src/components/ShowMore";
-import { Toggle } from "src/components/Toggle";
+import { MANY, SearchInput, ShowMore, Toggle } from "src/components";
 import { formatNumber, plural } from "src/format";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import type { SchemaComparison } from "src/pages/Schema/queries";

@@ -1,9 +1,7 @@
 import { Box, DataList, Flex, HStack, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { api } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { CodeBlock } from "src/components/CodeBlock";
-import { QueryView } from "src/components/QueryView";
+import { AppLink, CodeBlock, QueryView } from "src/components";
 import { countOf, formatNumber } from "src/format";
 import { measureName } from "src/measures";
 import { Found } from "src/pages/Schema/FeatureTable";

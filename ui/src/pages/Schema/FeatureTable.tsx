@@ -1,9 +1,7 @@
 import { Badge, HStack, Icon, Text } from "@chakra-ui/react";
 import { type ReactNode, useMemo } from "react";
 import { LuTriangleAlert, LuX } from "react-icons/lu";
-import { DataTable } from "src/components/DataTable";
-import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import { type Column, column } from "src/components/table";
+import { ChoiceFilter, type Column, column, DataTable, FilterBar, SearchInput } from "src/components";
 import { countOf, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import type { AnomalousFeature, SchemaDetail, SchemaFeature, SchemaSummary } from "src/pages/Schema/queries";
@@ -14,7 +12,8 @@ type Anomalies = ReadonlyMap<string, AnomalousFeature>;
 
 /** What can be looked for besides a name and a type. */
 const TRAITS: readonly { value: string; has: (feature: SchemaFeature, anomalies: Anomalies) => boolean }[] = [
-  { value: "anomalous", has: ({ name }, anomalies) => anomalies.has(name) },
+  { value: "anomalous", has: ({ name }, anomalies) => anomalies.get(name)?.drifted === false },
+  { value: "drifted", has: ({ name }, anomalies) => anomalies.get(name)?.drifted === true },
   { value: "optional", has: ({ required }) => !required },
   { value: "with a domain", has: ({ domain }) => domain !== null },
   { value: "with a comparator", has: ({ drift, skew }) => Object.keys({ ...drift, ...skew }).length > 0 },

@@ -1,8 +1,6 @@
 import { Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { ConfirmDialog } from "src/components/ConfirmDialog";
-import { QueryView } from "src/components/QueryView";
-import { Time } from "src/components/Time";
+import { ConfirmDialog, QueryView, Time } from "src/components";
 import { Comparison } from "src/pages/Schema/Comparison";
 import {
   decide,

@@ -1,10 +1,7 @@
 import { Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { type ReactNode, useState } from "react";
 import { queryClient } from "src/api/client";
-import { ConfirmDialog } from "src/components/ConfirmDialog";
-import { Notice } from "src/components/Notice";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { ConfirmDialog, Notice, StateBadge, Time } from "src/components";
 import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
 
 const APPROVE = "Approve the proposed schema";

@@ -1,12 +1,7 @@
 import { Box, Button } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
 import { usePipelines } from "src/api/pipelines";
-import { AppLink } from "src/components/AppLink";
-import { Empty } from "src/components/Empty";
-import { Notice } from "src/components/Notice";
-import { QueryView } from "src/components/QueryView";
-import { TabPanels } from "src/components/TabPanels";
-import { Time } from "src/components/Time";
+import { AppLink, Empty, Notice, QueryView, TabPanels, Time } from "src/components";
 import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import {
@@ -67,7 +62,7 @@ function Content({ dagId, schemas, elsewhere }: Props) {
     return noSchema;
   }
   const latest = found.find(({ errors }) => errors !== null);
-  const anomalies = latest?.features_total ?? 0;
+  const anomalies = latest ? latest.features_total - latest.drifted_total : 0;
   const open = (artifact: string) => change({ tab: "anomalies", artifact, feature: null }, { push: true });
   return (
     <Box>

@@ -1,10 +1,7 @@
 import { Box, Button, Grid, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api } from "src/api/client";
-import { CodeBlock } from "src/components/CodeBlock";
-import { Notice } from "src/components/Notice";
-import { QueryView } from "src/components/QueryView";
-import { Segments } from "src/components/Segments";
+import { CodeBlock, Notice, QueryView, Segments } from "src/components";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { FeaturePanel } from "src/pages/Schema/FeaturePanel";
 import { FeatureTable } from "src/pages/Schema/FeatureTable";
@@ -131,9 +128,10 @@ function useAnomalous(validation: ValidationEntry | undefined): readonly Anomalo
     () =>
       report === undefined
         ? known
-        : gather(report).map(({ feature, severity, summaries, bySplit }) => ({
+        : gather(report).map(({ feature, severity, drifted, summaries, bySplit }) => ({
             feature,
             severity,
+            drifted,
             summaries,
             splits: Object.keys(bySplit),
           })),

@@ -1,10 +1,6 @@
 import { Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { AppLink } from "src/components/AppLink";
-import { Notice } from "src/components/Notice";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, Notice, QueryView, StateBadge, Time } from "src/components";
 import { formatNumber, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AnomalyPanel } from "src/pages/Schema/AnomalyPanel";

@@ -1,8 +1,7 @@
 import { Box, Button, Code, HStack, Text } from "@chakra-ui/react";
 import { useMemo, useRef } from "react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
-import { Empty } from "src/components/Empty";
-import { QueryView } from "src/components/QueryView";
+import { Empty, QueryView } from "src/components";
 import { useQuery } from "src/hooks/useQueryState";
 import { PER_PAGE, useValidations } from "src/pages/Schema/queries";
 import { Timeline } from "src/pages/Schema/Timeline";

@@ -1,12 +1,6 @@
 import { Box, Heading, HStack, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Choice } from "src/components/Choice";
-import { DataTable } from "src/components/DataTable";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { column } from "src/components/table";
+import { AppLink, Choice, column, DataTable, QueryView, StateBadge, Time } from "src/components";
 import { shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { Comparison } from "src/pages/Schema/Comparison";

@@ -1,10 +1,7 @@
 import { Box, Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
 import { useSkewReport } from "src/api/skew";
-import { AppLink } from "src/components/AppLink";
-import { ERROR, WARNING } from "src/components/colors";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, ERROR, StateBadge, Time, WARNING } from "src/components";
 import { formatList, formatNumber } from "src/format";
 import type { Check, Decision } from "src/pages/Skew/timeline";
 import {

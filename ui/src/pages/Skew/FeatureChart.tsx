@@ -3,7 +3,7 @@ import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
-import { Choice } from "src/components/Choice";
+import { Choice } from "src/components";
 import { Chart } from "src/components/chart/Chart";
 import { useChartTheme } from "src/components/chart/theme";
 import { useQueryParam } from "src/hooks/useQueryState";

@@ -1,11 +1,7 @@
 import { Box, CloseButton, Heading, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { LuDownload } from "react-icons/lu";
 import { api, apiAddress, type Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { ERROR } from "src/components/colors";
-import { Part } from "src/components/Part";
-import { QueryView } from "src/components/QueryView";
-import { Time } from "src/components/Time";
+import { AppLink, ERROR, Part, QueryView, Time } from "src/components";
 import { formatBytes, formatNumber, plural } from "src/format";
 import { airflowRunPath, artifactPath, instanceOf, lineagePath, pathOf } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";

@@ -1,6 +1,6 @@
 import { Badge } from "@chakra-ui/react";
 import { LuHistory } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
+import { AppLink } from "src/components";
 import { airflowRunPath } from "src/routes";
 import type { ArtifactEntry } from "src/tabs/run/stages";
 

@@ -1,8 +1,7 @@
 import { HStack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { StateBadge } from "src/components/StateBadge";
+import { AppLink, StateBadge } from "src/components";
 import { formatBytes } from "src/format";
 import { StageStrip } from "src/pages/Pipelines/StageStrip";
 import { airflowTaskPath, instanceLabel, instanceOf, pagePath } from "src/routes";

@@ -1,11 +1,15 @@
 import { Badge, Box, HStack, Progress, Text } from "@chakra-ui/react";
-import { AppLink } from "src/components/AppLink";
-import { CopyButton } from "src/components/CopyButton";
-import { ERROR } from "src/components/colors";
-import { StateBadge } from "src/components/StateBadge";
-import { Tooltip } from "src/components/Tooltip";
-import { TwoLines } from "src/components/TwoLines";
-import { type Column, column, numberColumn } from "src/components/table";
+import {
+  AppLink,
+  type Column,
+  CopyButton,
+  column,
+  ERROR,
+  numberColumn,
+  StateBadge,
+  Tooltip,
+  TwoLines,
+} from "src/components";
 import { formatBytes, formatDuration, formatNumber } from "src/format";
 import { airflowTaskPath, instanceLabel } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";

@@ -1,11 +1,7 @@
 import { Badge, Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Notice } from "src/components/Notice";
-import { Numbers } from "src/components/Numbers";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, Notice, Numbers, StateBadge, Time } from "src/components";
 import { formatBytes, formatNumber } from "src/format";
 import { useArtifactPage } from "src/hooks/useExtensions";
 import { CandidateEvaluation } from "src/pages/Models/EvaluationView";

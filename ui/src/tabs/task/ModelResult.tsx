@@ -1,9 +1,7 @@
 import { Box, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
-import { LoadingBox } from "src/components/Loading";
-import { Numbers } from "src/components/Numbers";
-import { QueryView } from "src/components/QueryView";
+import { LoadingBox, Numbers, QueryView } from "src/components";
 import { formatDuration, formatNumber, formatPercent } from "src/format";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import type { Curve } from "src/pages/Runs/curves";

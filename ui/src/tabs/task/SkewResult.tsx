@@ -1,13 +1,7 @@
 import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
-import { AppLink } from "src/components/AppLink";
-import { WARNING } from "src/components/colors";
-import { LoadingRows } from "src/components/Loading";
-import { Numbers } from "src/components/Numbers";
-import { PlainTable } from "src/components/PlainTable";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
+import { AppLink, LoadingRows, Numbers, PlainTable, QueryView, StateBadge, WARNING } from "src/components";
 import { formatNumber } from "src/format";
 import { changeInWords } from "src/pages/Skew/words";
 import { skewPath } from "src/routes";

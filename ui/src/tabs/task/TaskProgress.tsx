@@ -1,7 +1,7 @@
 import { Box, HStack, Progress, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
-import { Numbers } from "src/components/Numbers";
+import { Numbers } from "src/components";
 import { formatDuration, formatNumber } from "src/format";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { figuresOf } from "src/pages/Runs/curves";

@@ -1,6 +1,6 @@
 import { List, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { PlainTable } from "src/components/PlainTable";
+import { PlainTable } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 
 /** Why something was decided, a line each. */

@@ -1,6 +1,6 @@
 import { HStack, NumberInput } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { Choice } from "src/components/Choice";
+import { Choice } from "src/components";
 import { type QueryChanges, useQuery } from "src/hooks/useQueryState";
 import type { Column } from "src/pages/Data/dive/columns";
 import { FeatureSelect } from "src/pages/Data/dive/FeatureSelect";

@@ -1,9 +1,6 @@
 import { useMemo } from "react";
 import { ApiError, api, type Schemas } from "src/api/client";
-import { Empty } from "src/components/Empty";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { LoadingBox } from "src/components/Loading";
-import { QueryView } from "src/components/QueryView";
+import { Empty, ErrorAlert, LoadingBox, QueryView } from "src/components";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { Controls } from "src/pages/Data/dive/Controls";
 import { Picture } from "src/pages/Data/dive/Picture";

@@ -1,5 +1,5 @@
 import type { Schemas } from "src/api/client";
-import { Choice } from "src/components/Choice";
+import { Choice } from "src/components";
 
 interface Props {
   label: string;

@@ -1,10 +1,8 @@
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 import { type RefObject, useCallback, useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { Schemas } from "src/api/client";
-import { Amount } from "src/components/Amount";
+import { Amount, Empty, Segments } from "src/components";
 import { useChartTheme } from "src/components/chart/theme";
-import { Empty } from "src/components/Empty";
-import { Segments } from "src/components/Segments";
 import { formatNumber, plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";

@@ -1,7 +1,7 @@
 import { IconButton, type StackProps, VStack } from "@chakra-ui/react";
 import type { ReactElement } from "react";
 import { LuHand, LuMaximize, LuSquareDashed, LuZoomIn, LuZoomOut } from "react-icons/lu";
-import { Tooltip } from "src/components/Tooltip";
+import { Tooltip } from "src/components";
 
 /** What dragging in the plot does. */
 export type Tool = "pan" | "box";

@@ -1,8 +1,6 @@
 import { Box, CloseButton, HStack, IconButton, Text } from "@chakra-ui/react";
 import { LuArrowLeft, LuArrowRight } from "react-icons/lu";
-import { CopyButton } from "src/components/CopyButton";
-import { LoadingRows } from "src/components/Loading";
-import { QueryView } from "src/components/QueryView";
+import { CopyButton, LoadingRows, QueryView } from "src/components";
 import { formatNumber } from "src/format";
 import { useTimezone } from "src/host";
 import { type Column, factsOf, valueAt } from "src/pages/Data/dive/columns";

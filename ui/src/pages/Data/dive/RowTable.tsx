@@ -1,6 +1,5 @@
 import { useMemo } from "react";
-import { DataTable } from "src/components/DataTable";
-import type { Column as TableColumn } from "src/components/table";
+import { DataTable, type Column as TableColumn } from "src/components";
 import { useTimezone } from "src/host";
 import { type Column, isMissing } from "src/pages/Data/dive/columns";
 import { textOf } from "src/pages/Data/dive/text";

@@ -1,6 +1,6 @@
 import { Box, Button, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { Tooltip } from "src/components/Tooltip";
+import { Tooltip } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 import { useTimezone } from "src/host";
 import { Section } from "src/pages/Data/dive/Section";

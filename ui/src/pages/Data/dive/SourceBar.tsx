@@ -1,7 +1,6 @@
 import { HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { Choice } from "src/components/Choice";
+import { AppLink, Choice } from "src/components";
 import { formatCount, formatTime, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";

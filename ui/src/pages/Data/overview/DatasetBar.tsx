@@ -1,10 +1,7 @@
 import { Box, Button, CloseButton, HStack, Skeleton, Text } from "@chakra-ui/react";
 import type { UseQueryResult } from "@tanstack/react-query";
 import { LuChevronDown } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
-import { CheckMenu } from "src/components/CheckMenu";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { Time } from "src/components/Time";
+import { AppLink, CheckMenu, ErrorAlert, Time } from "src/components";
 import { formatCount, plural, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AddData } from "src/pages/Data/overview/AddData";

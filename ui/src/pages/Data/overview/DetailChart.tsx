@@ -1,9 +1,8 @@
 import { HStack, Stack } from "@chakra-ui/react";
 import { useMemo } from "react";
+import { Segments, Toggle } from "src/components";
 import { Chart } from "src/components/chart/Chart";
 import { useChartTheme } from "src/components/chart/theme";
-import { Segments } from "src/components/Segments";
-import { Toggle } from "src/components/Toggle";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { cumulativeOption, histogramOption, ranksOption } from "src/pages/Data/overview/chartOptions";
 import type { Side } from "src/pages/Data/overview/details";

@@ -1,6 +1,6 @@
 import { Box, Text } from "@chakra-ui/react";
 import { type ReactNode, useState } from "react";
-import { PlainTable } from "src/components/PlainTable";
+import { PlainTable } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 import { Swatch } from "src/pages/Data/overview/cells";
 import { type Detail, type Side, valueAt, valueCount, valuesOf } from "src/pages/Data/overview/details";

@@ -1,10 +1,7 @@
 import { Box, CloseButton, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { LuChevronDown, LuChevronUp } from "react-icons/lu";
-import { AppLink } from "src/components/AppLink";
-import { ERROR } from "src/components/colors";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { LoadingBox } from "src/components/Loading";
+import { AppLink, ERROR, ErrorAlert, LoadingBox } from "src/components";
 import { formatNumber, formatPValue } from "src/format";
 import { useShownBelow } from "src/hooks/useShownBelow";
 import { measureName } from "src/measures";

@@ -1,8 +1,7 @@
 import { Badge, Box } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { LuBinary, LuBraces, LuClock, LuHash, LuType } from "react-icons/lu";
-import { DataTable } from "src/components/DataTable";
-import { type Column, column } from "src/components/table";
+import { type Column, column, DataTable } from "src/components";
 import { formatDuration, formatNumber } from "src/format";
 import { Apart, CELLS, inPlace, LINE, Lines, Share, SwatchInCell, Top } from "src/pages/Data/overview/cells";
 import { Distribution } from "src/pages/Data/overview/Distribution";

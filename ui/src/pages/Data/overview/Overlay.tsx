@@ -1,9 +1,6 @@
 import { Box, Grid, HStack, Stack } from "@chakra-ui/react";
 import { useCallback, useMemo } from "react";
-import { Empty } from "src/components/Empty";
-import { ErrorAlert } from "src/components/ErrorAlert";
-import { LoadingRows } from "src/components/Loading";
-import { Notice } from "src/components/Notice";
+import { Empty, ErrorAlert, LoadingRows, Notice } from "src/components";
 import { formatTime } from "src/format";
 import { useQuery, useQueryFlag, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";

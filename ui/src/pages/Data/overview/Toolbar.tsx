@@ -1,9 +1,6 @@
 import { HStack } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { Choice } from "src/components/Choice";
-import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import { Segments } from "src/components/Segments";
-import { Toggle } from "src/components/Toggle";
+import { Choice, ChoiceFilter, FilterBar, SearchInput, Segments, Toggle } from "src/components";
 import { countOf } from "src/format";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { type FeatureRow, type Group, hasTrait, isIn, TRAITS, type Trait } from "src/pages/Data/overview/features";

@@ -1,5 +1,5 @@
 import { Box, Text } from "@chakra-ui/react";
-import { ERROR, WARNING } from "src/components/colors";
+import { ERROR, WARNING } from "src/components";
 import { formatNumber, formatPercent } from "src/format";
 import { measureName } from "src/measures";
 import { datasetPalette, INK, MAX_SHOWN } from "src/pages/Data/overview/datasets";
