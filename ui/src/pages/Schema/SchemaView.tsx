@@ -128,10 +128,9 @@ function useAnomalous(validation: ValidationEntry | undefined): readonly Anomalo
     () =>
       report === undefined
         ? known
-        : gather(report).map(({ feature, severity, drifted, summaries, bySplit }) => ({
+        : gather(report).map(({ feature, severity, summaries, bySplit }) => ({
             feature,
             severity,
-            drifted,
             summaries,
             splits: Object.keys(bySplit),
           })),
