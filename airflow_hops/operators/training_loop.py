@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, TaskGroup
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, TaskGroup
 
 from airflow_hops.airflow_internals.tasks import current_dag
+from airflow_hops.core.extensions import LOOPS, extensions
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.base import HopsOperator, arguments_of
@@ -29,6 +30,8 @@ from airflow_hops.operators.validation import ValidateExamplesOperator
 from airflow_hops.runner.arguments import BadArgument, FunctionName, check_arguments
 
 Arguments = Mapping[str, Any]
+_SHARED = ("default_args", "start_date")
+"""Arguments of the training's DAG that the others have, too."""
 _OTHERS = ("ingest", "statistics", "schema", "validate", "evaluate", "infra_validate", "deploy")
 _OPERATORS: Mapping[str, Any] = {
     "ingest": IngestOperator,
@@ -61,6 +64,7 @@ def training_loop(
     rollout: Arguments | None = None,
     policy: RetrainingPolicy | None = None,
     monitoring: Arguments | None = None,
+    score: Arguments | None = None,
     **others: Any,
 ) -> DAG | TaskGroup:
     """Returns a DAG that trains a model from raw data, and deploys it if nothing speaks against it.
@@ -109,6 +113,13 @@ def training_loop(
         policy: When to retrain. If not None, a second DAG, ``<model_name>_monitoring``, compares each day's requests
             with the training data, and starts this DAG. It has the same ``default_args``.
         monitoring: Arguments of :func:`~airflow_hops.operators.retraining_loop` for the second DAG.
+        score: For a model that scores tables, with the extension :doc:`/extensions/scoring`: makes a DAG
+            ``<model_name>_scoring``. Its keys are ``rows``, the source of the rows without labels, instead of the main
+            table, or sources by table; ``to``, a :class:`~airflow_hops.extensions.tables.Table` to write to; ``asset``,
+            that a scored window updates, by default ``<model_name>_scored``; ``schedule``, by default ``@daily``;
+            ``partition_length``, of partitions whose keys do not tell it; arguments of the tasks ``ingest``,
+            ``prepare``, ``score`` and ``write``, and of the DAG. The connection of all tasks is by default
+            ``hops_batch``, with which no server runs.
         **others: Arguments of an operator by its task: ``ingest``, ``statistics``, ``schema``, ``validate``,
             ``evaluate``, ``infra_validate`` and ``deploy``. All else are arguments of the DAG; its ``dag_id`` is
             ``<model_name>_training`` by default, and its ``schedule`` the asset ``<model_name>_drifted``.
@@ -118,12 +129,13 @@ def training_loop(
 
     Raises:
         BadArgument: an argument is unknown, contradicts another, or has no effect: of the DAG within another one,
-            ``monitoring`` without ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
+            ``monitoring`` without ``policy``, or a ``policy`` whose asset is not in the ``schedule``; or ``score``
+            needs a ``key``, or an extension that is not installed.
     """
     where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     check_arguments(training_loop, {"continue_from_champion": continue_from_champion, "policy": policy}, ())
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
-    _check_mappings(where, {**own, "rollout": rollout, "monitoring": monitoring})
+    _check_mappings(where, {**own, "rollout": rollout, "monitoring": monitoring, "score": score})
     own |= {"prepare": _named("prepare", prepare), "train": _named("train", train)}
     optional = {"transform": transform and _named("preprocess", transform), "rollout": rollout}
     own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
@@ -142,11 +154,12 @@ def training_loop(
         raise BadArgument(f"{where}there is no argument {unknown!r}{_place_of(unknown, (*_OTHERS, *of_dags))}")
     if monitoring is not None and policy is None:
         raise BadArgument(f"{where}monitoring has no effect without policy; give one")
-    without_effect = [name for name in ("policy", *others) if {"policy": policy, **others}[name] is not None]
+    outer = {"policy": policy, "score": score, **others}
+    without_effect = [name for name, value in outer.items() if value is not None]
     made: DAG | TaskGroup
     if current_dag() is None:
-        has_time, file = own["prepare"].get("time") is not None, sys._getframe(1).f_code.co_filename
-        made = _dag(model_name, policy, monitoring or {}, has_time, others, file)
+        file = sys._getframe(1).f_code.co_filename
+        made = _dag(model_name, policy, monitoring or {}, score, own, others, file)
     elif without_effect:
         raise BadArgument(
             f"{where}{without_effect[0]} has no effect within another DAG; give it to the DAG, or a policy to a "
@@ -194,11 +207,34 @@ def _dag(
     model_name: str,
     policy: RetrainingPolicy | None,
     monitoring: Arguments,
-    has_time: bool,
+    score: Arguments | None,
+    tasks: Mapping[str, Arguments],
     arguments: Arguments,
     file: str,
 ) -> DAG:
-    """Returns the DAG without its tasks, after the one that monitors the model."""
+    """Returns the DAG without its tasks, after those that monitor the model and score tables by it."""
+    watching: dict[str, Any] = {"schedule": "@daily"}
+    watched: Arguments = {"own_windows": True} if tasks["prepare"].get("time") is not None else {}
+    if score is not None:
+        if "score" not in extensions(LOOPS):
+            raise BadArgument(
+                f"training_loop {model_name!r}: score needs the extension 'scoring', which this installation lacks"
+            )
+        loop = extensions(LOOPS)["score"].load()
+        defaults = {"hops_conn_id": loop.CONN_ID, **(arguments.get("default_args") or {})}
+        arguments = {**arguments, "default_args": defaults}
+        scoring = loop.scoring_dag(
+            f"training_loop {model_name!r}: ",
+            model_name,
+            tasks["ingest"]["sources"],
+            tasks["prepare"],
+            score,
+            _given(**{name: arguments.get(name) for name in _SHARED}),
+            file,
+        )
+        clock = CronTriggerTimetable("@daily", timezone="UTC")  # notices that nothing is scored
+        watching = {"schedule": AssetOrTimeSchedule(timetable=clock, assets=[scoring.scored])}
+        watched = {**watched, "silent_after": scoring.silent_after}
     drifted = monitoring.get("asset", Asset(f"{model_name}_drifted"))
     own = {"dag_id": f"{model_name}_training", "max_active_runs": 1, "catchup": False, "tags": ["hops"], **arguments}
     made = dag_of(file, schedule=own.pop("schedule", [drifted]), **own)
@@ -211,10 +247,10 @@ def _dag(
             f"assets=[Asset({drifted.name!r})])"
         )
     _check_mappings(f"training_loop {model_name!r}: monitoring: ", {"skew": monitoring.get("skew")})
-    skew = {**({"own_windows": True} if has_time else {}), **(monitoring.get("skew") or {})}
-    shared: dict[str, Any] = {name: own[name] for name in ("default_args", "start_date") if name in own}
-    loop: dict[str, Any] = {"schedule": "@daily", **shared, **monitoring, "asset": drifted, "skew": skew}
-    retraining_loop(model_name, policy=policy, **loop).fileloc = file
+    skew = {**watched, **(monitoring.get("skew") or {})}
+    shared: dict[str, Any] = {name: own[name] for name in _SHARED if name in own}
+    settings: dict[str, Any] = {**watching, **shared, **monitoring, "asset": drifted, "skew": skew}
+    retraining_loop(model_name, policy=policy, **settings).fileloc = file
     return made
 
 

@@ -72,7 +72,8 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
     """Reads the fields of a connection.
 
     Args:
-        hops_conn_id: The connection; a missing one means the defaults of the ``[hops]`` section.
+        hops_conn_id: The connection; a missing ``hops_default`` means the defaults of the ``[hops]`` section, and a
+            missing ``hops_<kind>``, of a kind of model servers without a process, ``hops_default`` with this kind.
         runtime: Name of a runtime environment, instead of the connection's.
 
     Raises:
@@ -81,13 +82,19 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
     name, team = name_and_team(hops_conn_id)
     check_options()
     configured = find_connection(hops_conn_id, CONN_TYPE)
-    if configured is None and name != DEFAULT_CONN_ID:
+    kind = None if configured else _kind_of_name(name)
+    if kind is not None:
+        configured = find_connection(in_team(DEFAULT_CONN_ID, team), CONN_TYPE)
+    elif configured is None and name != DEFAULT_CONN_ID:
         raise ConnectionNotFound(hops_conn_id).with_text(
             f"there is no connection {hops_conn_id!r}; add one of type hops, or set "
             f"AIRFLOW_CONN_{name.upper()}{similar_connections(hops_conn_id)}"
         )
     connection, source = configured or (Connection(conn_id=DEFAULT_CONN_ID, conn_type=CONN_TYPE), NO_CONNECTION)
     extra = read_extra(hops_conn_id, connection)
+    if kind is not None:
+        extra = {name: value for name, value in extra.items() if not name.startswith("serving_")}
+        extra["serving_kind"] = kind
     home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
 
     def setting(name: str, default: str) -> str:
@@ -133,6 +140,13 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         spark_conn_id=in_team(str(extra.get("spark_conn_id") or SPARK_CONN_ID), team),
         ranks_conn_id=in_team(str(extra["ranks_conn_id"]), team) if extra.get("ranks_conn_id") else None,
     )
+
+
+def _kind_of_name(conn_id: str) -> str | None:
+    """Returns the kind without a process that a connection is named for, or None."""
+    name = conn_id.removeprefix("hops_")
+    kind = model_server_kinds().get(name) if name != conn_id else None
+    return None if kind is None or kind.has_process else name
 
 
 def _runtime_folder(hops_conn_id: str, runtime: str | None, field: str, default: Path) -> Path:

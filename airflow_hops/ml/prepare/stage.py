@@ -39,7 +39,7 @@ _PARTS = 4  # minimum: keeps four cores busy, and sorts half of the rows that a 
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """Writes ``<split>/*.parquet``.
+    """Writes ``<split>/*.parquet``; no file, and without calling ``prepare``, if there are no rows to score.
 
     Args:
         context: Step with the input ``tables``, a snapshot.
@@ -60,6 +60,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
     if main not in names:
         raise InvalidArgument("table", main, f", which the snapshot does not have; it has {', '.join(names)}")
     rows_in = manifest.rows[main].rows_out
+
+    if not rows_in and not values.label:  # a window without rows to score, whose columns a reader may not know
+        with context.output() as writer:
+            none = RowCounts(0, 0)
+            properties = ExamplesProperties(None, values.key, values.time, snapshot.window, (ROWS,))
+            counts = {"rows": 0, "rejected": 0}
+            return writer.commit(rows={main: none, ROWS: none}, metrics=counts, properties=properties.to_dict())
 
     parts = max(_PARTS, -(-rows_in // _FILE_ROWS))
     prepared_rows: EngineRows = resolve(prepare_engine(values.engine).rows)

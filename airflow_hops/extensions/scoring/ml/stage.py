@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
+from airflow_hops.core.artifacts.artifact import Artifact, FileEntry, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument, MissingColumn, ModelNotFound
 from airflow_hops.core.models.model_record import deployed_model, read_record
@@ -90,15 +90,17 @@ def run(
         _capture_folder(context, pool, window) if live else contextlib.nullcontext() as captures,
         context.output(model=model, **others) as writer,
     ):
-        files = pool.splits(context, "examples", splits or source.splits or _folders(context))
+        folders = _folders(context)
+        is_empty = not folders and context.input("examples").metrics.get("rows") == 0
+        files = {} if is_empty else pool.splits(context, "examples", splits or source.splits or folders)
         loaded = SignatureModel(folder_of_model, signature)
         retained = tuple(columns) if columns is not None else tuple(filter(None, [source.key]))
         _check(loaded, files, retained, (VERSION,) if live else ())
         for other in live[1:]:
             _check_canary(loaded, SignatureModel(model_folder(context.store, other.model), signature), other, files)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
-        schema = scan.schema(next(those[0] for those in files.values()))
-        has_bytes = any(pa.types.is_binary(field.type) for field in schema)
+        first = [scan.schema(those[0]) for those in files.values()][:1]
+        has_bytes = any(pa.types.is_binary(field.type) for schema in first for field in schema)
         plan = ScoringPlan(
             model=model,
             store=context.store,
@@ -117,7 +119,7 @@ def run(
         parts = plan_parts([(split, file) for split, those in files.items() for file in those])
         summaries = run_parts(pool, score_part, plan, parts, ScoreSummary, context.progress)
         writer.add(uploaded_files(summaries))
-        counts = count_rows(files, summaries)
+        counts = count_rows(files, summaries) or {name: RowCounts(0, 0) for name in source.splits}
         for split, those in files.items():
             if not counts[split].rows_out:
                 log.warning("split %r of %s has no rows: its predictions have none", split, window.name)
@@ -139,7 +141,7 @@ def run(
                 model_name=model_name,
                 version=number,
                 signature=signature,
-                splits=tuple(files),
+                splits=tuple(counts),
                 columns=retained,
                 outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
                 key=source.key,

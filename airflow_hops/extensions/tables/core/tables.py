@@ -122,7 +122,8 @@ def folders_of(store: ArtifactStore, artifact: Artifact, folders: Sequence[str] 
     for folder in folders or ():
         if folder not in known and not folder.startswith(_MAY_BE_EMPTY):
             raise BadInput(f"{artifact.uri}: folders names {folder!r}; rows are in {', '.join(known) or 'no folder'}")
-    if not known and folders is None and artifact.kind != "anomalies":
+    may_be_empty = artifact.kind == "anomalies" or artifact.metrics.get("rows") == 0
+    if not known and folders is None and not may_be_empty:
         raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
     wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
     return [(folder, path) for folder, path in files if folder in wanted]

@@ -1,0 +1,302 @@
+"""The scoring DAG of a training loop: its tasks, its windows, and what is refused when it is parsed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    DeltaDataIntervalTimetable,
+    PartitionedAssetTimetable,
+    StartOfDayMapper,
+)
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_hops import BadInput, Source, training_loop
+from airflow_hops.core.errors import ConnectionNotFound
+from airflow_hops.extensions.scoring.operators.loop import scoring_dag
+from airflow_hops.extensions.scoring.operators.run_windows import RunWindow, run_window, silent_after
+from airflow_hops.runner.settings import read_settings
+from tests.extensions.tables import conftest as databases
+
+postgres, postgres_port = databases.postgres, databases.postgres_port
+ROWS = Source("/lake/today/*.parquet", time_column="at")
+CHURN: dict[str, Any] = {
+    "sources": {"events": Source("/lake/events.csv", time_column="at"), "shops": "/lake/shops.csv"},
+    "prepare": {"prepare": "churn.prepare:prepare", "problem": "binary", "reject": {"no shop": "shop IS NULL"}},
+    "label": "churned",
+    "key": "customer",
+    "time": "at",
+    "newest": 3,
+    "train": "churn.model:train",
+}
+FILE = """
+from airflow_hops import Drift, RetrainingPolicy, Source, training_loop
+from airflow_hops.extensions.tables import Table
+
+dag = training_loop("churn", sources={"events": "/t.csv"}, prepare="churn.prepare:prepare", label="y", key="customer",
+                    train="churn.model:train", policy=RetrainingPolicy(when=Drift()),
+                    score={"rows": Source("/today.csv"), "to": Table(conn_id="dwh", name="churn_scores")})
+"""
+
+
+def parse(tmp_path: Path, text: str = FILE) -> DagBag:
+    (tmp_path / "loop.py").write_text(text)
+    (tmp_path / "churn").mkdir(exist_ok=True)
+    for name in ("prepare", "model"):
+        (tmp_path / "churn" / f"{name}.py").write_text("from .others import *\n")
+    bag = DagBag(tmp_path / "loop.py")
+    assert bag.import_errors == {}
+    return bag
+
+
+def test_loop_makes_the_dag_that_scores(tmp_path: Path) -> None:
+    bag = parse(tmp_path)
+    dag: Any = bag.dags["churn_scoring"]
+    assert {task.task_id: task.upstream_task_ids for task in dag.tasks} == {
+        "ingest": set(), "prepare": {"ingest"}, "score": {"prepare"}, "write": {"score"},
+    }  # fmt: skip
+    assert {task.hops_conn_id for each in bag.dags.values() for task in each.tasks} == {"hops_batch"}
+    prepare, score, write = (dag.get_task(name) for name in ("prepare", "score", "write"))
+    assert (prepare.label_column, prepare.key, score.model_name, score.columns) == (
+        None,
+        "customer",
+        "churn",
+        ["customer"],
+    )
+    assert write.table["uri"] == "sql://dwh/churn_scores"
+    assert {asset.name for asset in write.outlets} == {"churn_scored", "churn_scoring.write"}
+    assert dag.schedule == CronDataIntervalTimetable("@daily", timezone="UTC")
+    monitor: Any = bag.dags["churn_monitoring"]
+    assert [asset.name for asset in monitor.schedule.asset_condition.objects] == ["churn_scoring.score"]
+    assert monitor.get_task("skew").silent_after == timedelta(days=3)
+    # A description with an address in memory would make each parse a new version of the DAG.
+    again = parse(tmp_path).dags["churn_scoring"]
+    assert DagSerialization.to_dict(dag) == DagSerialization.to_dict(again)
+
+
+def scoring(score: Any, **prepare: Any) -> Any:
+    """The scoring DAG of a loop of this file."""
+    prepare = {**CHURN["prepare"], "label": "churned", "key": "customer", "time": "at", "newest": 3, **prepare}
+    return scoring_dag("churn: ", "churn", CHURN["sources"], prepare, score, {}, __file__).dag
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (ROWS, {"events": "/lake/today/*.parquet", "shops": "/lake/shops.csv"}),
+        ("/lake/today.csv", {"events": "/lake/today.csv", "shops": "/lake/shops.csv"}),
+        ({"uri": "/a.csv", "delimiter": ";"}, {"events": "/a.csv", "shops": "/lake/shops.csv"}),
+        ({"events": "/a.csv", "shops": "/b.csv"}, {"events": "/a.csv", "shops": "/b.csv"}),
+    ],
+)
+def test_rows_take_the_place_of_the_main_table(rows: Any, expected: dict[str, str]) -> None:
+    dag = scoring({"rows": rows, "score": {"batch_rows": 9}, "dag_id": "own", "max_active_runs": 4})
+    assert (dag.dag_id, dag.max_active_runs) == ("own", 4)
+    ingest, prepare, score = (dag.get_task(name) for name in ("ingest", "prepare", "score"))
+    assert {table: source["uri"] for table, source in ingest.sources.items()} == expected
+    assert (prepare.problem, prepare.newest, prepare.reject) == (None, None, {"no shop": "shop IS NULL"})
+    assert (score.columns, score.batch_rows) == (["customer", "at"], 9)
+    assert [asset.name for asset in score.outlets] == ["churn_scored", "own.score"]
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        ({}, "score: rows is missing; expected the source of the rows to score"),
+        ({"rows": ROWS, "tabel": 1}, "score: there is no argument 'tabel'"),
+        ({"rows": ROWS, "shadow": True}, "it is one of the task 'score': score={'score': {'shadow': …}}"),
+        ({"rows": ROWS, "window_start": "x"}, "it is one of the task 'ingest': score={'ingest': {'window_start': …}}"),
+        ({"rows": ROWS, "ingest": {"window_start": "2026-01-01"}}, "score: ingest={'window_start': '2026-01-01'} con"),
+        ({"rows": ROWS, "score": {"model_name": "m"}}, "score={'model_name': 'm'} contradicts model_name='churn'"),
+        ({"rows": ROWS, "score": {"shadows": True}}, "shadows"),
+        ({"rows": ROWS, "prepare": {"label": "y"}}, "score: prepare={'label': 'y'} contradicts label=None"),
+        ({"rows": ROWS, "prepare": 3}, "score: prepare is 3, expected arguments of an operator by name"),
+        ({"rows": ROWS, "write": {"batch": "b"}}, "score: write has no effect without the table to write to"),
+        ({"rows": ROWS, "to": "s3://lake/scores"}, "table: uri is 's3://lake/scores'"),
+        ({"rows": ROWS, "to": 3}, "table is 3, expected a Table, or text, or a mapping"),
+        ({"rows": {"events": ROWS, "shop": ROWS}}, "rows has a table 'shop', which the sources lack; did you"),
+        ({"rows": ROWS, "partition_length": 1}, "score: partition_length is 1, expected a timedelta above 0"),
+        ({"rows": ROWS, "asset": "scores"}, "score: asset is 'scores', expected an Asset"),
+        ({"rows": ROWS, "key": "id"}, "it is one of the task 'prepare'"),
+        ("rows", "score is 'rows', expected"),
+    ],
+)  # fmt: skip
+def test_wrong_argument_is_named(score: Any, expected: str) -> None:
+    with pytest.raises((BadInput, TypeError)) as caught:
+        training_loop("churn", **CHURN, score=score)
+    assert expected in str(caught.value)
+
+
+def test_what_the_loop_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyless = {**CHURN, "key": None}
+    with pytest.raises(BadInput, match="there is no key, by which a canary gets its share"):
+        training_loop("churn", **keyless, score={"rows": ROWS})
+    assert scoring({"rows": ROWS, "score": {"shadow": True}}, key=None)
+    with DAG("own", schedule=None), pytest.raises(BadInput, match="score has no effect within another DAG"):
+        training_loop("churn", **CHURN, score={"rows": ROWS})
+    groups: dict[str, Any] = {}
+    monkeypatch.setattr(import_module("airflow_hops.operators.training_loop"), "extensions", groups.get)
+    groups["airflow_hops.loops"] = {}
+    with pytest.raises(BadInput, match="score needs the extension 'scoring', which this installation lacks"):
+        training_loop("churn", **CHURN, score={"rows": ROWS})
+
+
+class Run:
+    """A run of Airflow, for its window."""
+
+    run_id = "manual"
+
+    def __init__(self, partition: str | None = None, start: Any = None, end: Any = None) -> None:
+        self.partition_key, self.data_interval_start, self.data_interval_end = partition, start, end
+
+
+DAY, NEXT = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
+BERLIN = CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin")
+MAPPED = PartitionedAssetTimetable(assets=Asset("a"), default_partition_mapper=StartOfDayMapper(timezone="Asia/Tokyo"))
+BY_ASSET = PartitionedAssetTimetable(assets=Asset("a"))
+
+
+@pytest.mark.parametrize(
+    ("run", "schedule", "length", "start", "end", "key"),
+    [
+        (Run(None, DAY, NEXT), None, None, "2026-11-01T00", "2026-11-02T00", "2026-11-01T00:00:00|2026-11-02T00:00:00"),
+        (Run("2026-11-01T00:00:00|2026-11-02T12:00:00"), None, None, "2026-11-01T00", "2026-11-02T12", None),
+        # A local day of 25 hours, and one of 23.
+        (Run("2026-10-25T00:00:00"), BERLIN, None, "2026-10-24T22", "2026-10-25T23", None),
+        (Run("2026-03-29T00:00:00"), BERLIN, None, "2026-03-28T23", "2026-03-29T22", None),
+        (Run("2026-11-01"), MAPPED, None, "2026-10-31T15", "2026-11-01T15", None),
+        (Run("2026-11-01"), BY_ASSET, None, "2026-11-01T00", "2026-11-02T00", None),
+        (Run("2026-11-01T07"), BY_ASSET, None, "2026-11-01T07", "2026-11-01T08", None),
+        (Run("2026-11-02 (W45)"), BY_ASSET, None, "2026-11-02T00", "2026-11-09T00", None),
+        (Run("2026-02"), BY_ASSET, None, "2026-02-01T00", "2026-03-01T00", None),
+        (Run("2026-Q4"), BY_ASSET, None, "2026-10-01T00", "2027-01-01T00", None),
+        (Run("2027"), BY_ASSET, None, "2027-01-01T00", "2028-01-01T00", None),
+        (Run("2026-11-01T00:00:00"), BY_ASSET, timedelta(hours=6), "2026-11-01T00", "2026-11-01T06", None),
+    ],
+)
+def test_window_of_a_run(run: Any, schedule: Any, length: Any, start: str, end: str, key: str | None) -> None:
+    window = run_window(run, schedule, length, has_time=True)
+    assert (window.start[:13], window.end[:13], window.key) == (start, end, key or run.partition_key)
+
+
+def test_run_without_a_window_takes_all_rows_or_is_refused() -> None:
+    for run in (Run(), Run(None, DAY, DAY)):
+        assert run_window(run, None, None, has_time=False) == RunWindow()
+    with pytest.raises(BadInput, match="run 'manual' has neither a data interval nor a partition"):
+        run_window(Run(), None, None, has_time=True)
+    moment = run_window(Run(None, DAY, DAY), None, None, has_time=True)
+    assert moment.start == moment.end, "IngestOperator refuses it, and names the schedule"
+    with pytest.raises(BadInput, match="partition key 'emea' is not a time"):
+        run_window(Run("emea"), BY_ASSET, None, has_time=True)
+    with pytest.raises(BadInput, match="says when the partition begins, not when it ends; give the loop"):
+        run_window(Run("2026-11-01T00:00:00"), BY_ASSET, None, has_time=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "days"),
+    [
+        (CronDataIntervalTimetable("@hourly", timezone="UTC"), 3),
+        (CronDataIntervalTimetable("*/5 8-17 * * 1-5", timezone="UTC"), 5),
+        (CronDataIntervalTimetable("@weekly", timezone="UTC"), 14),
+        (CronDataIntervalTimetable("*/5 * 1 * *", timezone="UTC"), 60),
+        (DeltaDataIntervalTimetable(timedelta(days=10)), 20),
+        (BY_ASSET, None),
+        (None, None),
+    ],
+)
+def test_monitor_waits_as_long_as_the_schedule_does(schedule: Any, days: int | None) -> None:
+    waits = silent_after(schedule)
+    assert (None if waits is None else waits.days) == days
+
+
+def test_connection_named_for_the_kind_is_the_default_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its store and environment, and without its server."""
+    settings = read_settings("hops_batch")
+    assert settings.services["serving_kind"] == "batch"
+    extra = {"store": str(tmp_path), "serving_base_path": "/models", "serving_rest_port": 8501}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    settings = read_settings("hops_batch")
+    assert settings.store == f"file://{tmp_path}"
+    assert settings.services["serving_base_path"] == f"file://{tmp_path}/_serving/models"
+    assert "serving_rest_port" not in settings.services
+    for name in ("hops_bundled", "batch", "hops_batches"):
+        with pytest.raises(ConnectionNotFound):
+            read_settings(name)
+
+
+def rows_of(day: int, count: int, first: int = 0) -> list[str]:
+    return [f"c{first + n},2026-11-{day:02}T{n % 24:02}:00:00Z,{n % 10}" for n in range(count)]
+
+
+def write_rows(folder: Path, name: str, header: str, rows: Iterable[str]) -> None:
+    (folder / name).write_text("\n".join([header, *rows]) + "\n")
+
+
+@pytest.mark.runtime
+def test_windows_are_scored_once_and_kept_apart(
+    run_dag: Any, postgres: Any, monkeypatch: pytest.MonkeyPatch, runtime: Path
+) -> None:
+    """Trained, deployed, scored and written to a table, with no connection but that of the table."""
+    folder, columns = Path(os.environ["AIRFLOW_HOME"], "nightly"), "customer,at,spent"
+    folder.mkdir(exist_ok=True)
+    table = "(customer text, at int8, probability float8, version int8, hops_batch text, hops_folder text)"
+    postgres.execute(f"CREATE TABLE scores {table}")
+
+    def run(dag_id: str, day: int = 1) -> dict[str, str]:
+        when = datetime(2026, 11, day + 1, tzinfo=UTC)
+        made = run_dag(dag_id, {}, "tests/extensions/scoring/dags", logical_date=when)
+        return {each.task_id: str(each.state) for each in made.get_task_instances()}
+
+    def written() -> dict[str, list[Any]]:
+        batches: dict[str, list[Any]] = {}
+        for row in postgres.execute("SELECT * FROM scores ORDER BY customer").fetchall():
+            batches.setdefault(row[4], []).append(row)
+        return batches
+
+    def captured() -> Any:
+        return pq.read_table(folder.parent / "hops" / "_serving" / "captured" / "nightly").to_pandas()
+
+    labelled = (f"{row},{number % 10 // 5}" for number, row in enumerate(rows_of(1, 600)))
+    write_rows(folder, "customers.csv", f"{columns},left", labelled)
+    write_rows(folder, "today.csv", columns, [*rows_of(1, 120), *rows_of(2, 30, 500)])
+    assert set(run("nightly_scoring").values()) == {"skipped"}, "there is no version yet"
+    assert set(run("nightly_training").values()) == {"success"}
+    assert set(run("nightly_scoring").values()) == {"success"}
+    first, second = (f"2026-11-0{day}T00:00:00|2026-11-0{day + 1}T00:00:00" for day in (1, 2))
+    result = written()
+    assert {batch: len(rows) for batch, rows in result.items()} == {first: 120}
+    assert {row[3] for row in result[first]} == {1} and all(0 <= row[2] <= 1 for row in result[first])
+    assert len(captured()) == 120
+
+    # The window again: nothing changes, and the next one leaves it as it is.
+    assert set(run("nightly_scoring").values()) == {"success"}
+    assert written() == result and len(captured()) == 120
+    assert set(run("nightly_scoring", 2).values()) == {"success"}
+    assert {batch: len(rows) for batch, rows in written().items()} == {first: 120, second: 30}
+    assert written()[first] == result[first] and len(captured()) == 150
+
+    # Rows that were withdrawn leave the table, and the captured rows.
+    write_rows(folder, "today.csv", columns, rows_of(2, 30, 500))
+    assert set(run("nightly_scoring").values()) == {"success"}
+    assert first not in written() and len(captured()) == 30
+
+    # Another DAG that scores the window into the same table is refused before it reads anything.
+    rows = written()
+    assert run("other_scoring", 2) == {
+        "ingest": "failed", "prepare": "upstream_failed", "score": "upstream_failed", "write": "upstream_failed",
+    }  # fmt: skip
+    assert written() == rows
+    assert len(captured()) == 30
