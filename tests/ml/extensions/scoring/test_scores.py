@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import itertools
 import json
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from campaigns import campaign
 from echo_models import write_function
 from server_process import Start
 
@@ -171,30 +174,64 @@ def test_rows_of_all_splits_are_captured_in_a_remote_store(
 
 
 def test_canary_gets_its_share_of_the_keys_and_keeps_them(scoring: Scoring) -> None:
+    """A key is on the same side as an integer, as text and as bytes."""
     champion, canary = scoring.model(0), scoring.model(100)
     sides: dict[int, set[str]] = {}
+    forms = {1: [*range(ROWS)], 2: [f"{row}" for row in range(ROWS)], 3: [b"%d" % row for row in range(ROWS)]}
     for day, percent in ((1, 20), (2, 20), (3, 50)):
         scoring.serve(champion, canary, percent)
-        scores = scoring.scores(scoring.score(scoring.examples(day)))
-        assert scores.index.tolist() == [f"k{row}" for row in range(ROWS)], "rows in their order"
+        table = scoring.world.rows(scoring.examples(day), "day").set_column(0, "id", pa.array(forms[day]))
+        window = [f"2026-11-{day:02}", f"2026-11-{day + 1:02}"]
+        examples = scoring.world.examples({"day": [table[:200], table[200:]]}, key="id", window=window)
+        scores = scoring.scores(scoring.score(examples))
+        assert scores.index.tolist() == pa.array(forms[day]).to_pylist(), "rows in their order"
         assert ((scores["probability"] > 100) == (scores["version"] == 2)).all()
-        sides[day] = set(scores.index[scores["version"] == 2])
+        sides[day] = {*map(int, scores.index[scores["version"] == 2])}
     assert sides[1] == sides[2] < sides[3]
     spread = 4 * np.sqrt(ROWS * 0.2 * 0.8)
     assert abs(len(sides[1]) - 0.2 * ROWS) < spread
     captured = scoring.captured()
-    assert len(captured) == 3 * ROWS
+    ids = Counter(f"{row}@2026-11-{day:02}" for row in range(ROWS) for day in (2, 3, 4))
+    assert Counter(captured["request_id"]) == ids
     assert ((captured["output.probability"] > 100) == (captured["version"] == 2)).all()
 
 
-def test_sides_are_random_and_differ_by_canary() -> None:
-    keys = pa.array([f"customer {number}" for number in range(20_000)])
-    one, other = canary_side(keys, "a" * 64, 30), canary_side(keys, "b" * 64, 30)
-    for side in (one, other):
-        assert abs(side.mean() - 0.3) < 4 * np.sqrt(0.21 / 20_000)
-    assert abs((one & other).mean() - 0.09) < 4 * np.sqrt(0.09 * 0.91 / 20_000)
-    assert (canary_side(keys, "a" * 64, 100).all(), canary_side(keys, "a" * 64, 0).any()) == (True, False)
-    assert one.tolist() == canary_side(keys, "a" * 64, 30).tolist()
+KEYS: dict[str, Callable[[int], Any]] = {
+    "integers": lambda n: np.arange(n) + 10**9,
+    "steps": lambda n: np.arange(n) * 1024,
+    "prefix": lambda n: [f"customer-of-the-north-{number:012}" for number in range(n)],
+    "uuids": lambda n: [str(uuid.UUID(int=number * 2**80 + number)) for number in range(n)],
+    "bytes": lambda n: [b"%d" % number for number in range(n)],
+    "addresses": lambda n: [f"{number}@example.org" for number in range(n)],
+}
+
+
+@campaign("canaries", 2, 20)
+@pytest.mark.parametrize("form", KEYS)
+def test_sides_of_a_canary_are_random(form: str, canaries: int) -> None:
+    """Whatever keys look like: shares lie within binomial bounds, and nothing of a key tells its side."""
+    count, limit = 20_000, 5.5
+    keys = pa.array(KEYS[form](count)).cast(pa.string())
+    place = np.arange(count)
+    facts = {f"bit {bit}": place >> bit & 1 for bit in range(12)} | {"half": place < count // 2, "decade": place % 10}
+    drawn = np.random.default_rng(79).choice([5, 20, 30, 50, 77], canaries)
+    former = np.ones(count, bool)
+    former_share = 1.0
+    for number, percent in enumerate(drawn):
+        fingerprint, share = hashlib.sha256(b"%d" % number).hexdigest(), percent / 100
+        sides = [canary_side(keys, fingerprint, each) for each in (0, percent // 2, percent, 90, 100)]
+        assert all((less <= more).all() for less, more in itertools.pairwise(sides)), "a share only adds keys"
+        assert (sides[0].any(), sides[-1].all()) == (False, True)
+        side = sides[2]
+        parts = [canary_side(keys[start : start + 700], fingerprint, int(percent)) for start in range(0, count, 700)]
+        assert (np.concatenate(parts) == side).all(), "a side does not depend on other rows"
+        both = share * former_share
+        for mean, expected in ((side.mean(), share), ((side & former).mean(), both)):
+            assert abs(mean - expected) <= limit * np.sqrt(expected * (1 - expected) / count)
+        for name, values in facts.items():
+            spread = values.std() * np.sqrt(1 / side.sum() + 1 / (~side).sum())
+            assert abs(values[side].mean() - values[~side].mean()) < limit * spread, name
+        former, former_share = side, share
 
 
 def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
@@ -336,6 +373,12 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
         (None, {"id": None}, {"columns": ["version"]}, "columns name 'version', which is an output of the scoring"),
         ({}, {"key": None}, {}, "version 2 is a canary, which scores 20% of the keys, and the examples have no key"),
         ({}, {"id": [None, *range(1, ROWS)]}, {}, "column 'id', the key, is null in 1 of"),
+        (
+            {},
+            {"id": [b"\xff", *[b"k"] * (ROWS - 1)]},
+            {},
+            "column 'id', the key, is binary, which does not become text",
+        ),
         ({"output": "other"}, {}, {}, "version 2, the canary, has the outputs .*other"),
         ({"classes": ["yes", "no"]}, {}, {}, r"classes of the canary, version 2, is \('yes', 'no'\), of the champ"),
     ],
@@ -344,7 +387,8 @@ def test_tables_that_cannot_be_scored_are_refused(
     scoring: Scoring, canary: Any, examples: dict[str, Any], params: dict[str, Any], message: str
 ) -> None:
     scoring.serve(scoring.model(0), None if canary is None else scoring.model(1, **canary))
-    columns = {"id": pd.array(examples["id"], "string")} if examples.get("id") else {}
+    ids = examples.get("id")
+    columns = {"id": ids if ids and isinstance(ids[0], bytes) else pd.array(ids, "string")} if ids else {}
     properties = {"key": None} if "key" in examples else {}
     artifact = scoring.examples(**columns)
     if properties:
