@@ -117,21 +117,26 @@ class RuntimeHook(BaseHook):
         Raises:
             StoreAway: it is not there; see :meth:`find_store` for a new one.
         """
-        return self.find_store(lambda root: True)
+        store = self.open_store()
+        with reaching_store(store.root):
+            store.check()
+        return store
+
+    def open_store(self) -> ArtifactStore:
+        """Returns the artifact store, which is not checked: it may be missing."""
+        return ArtifactStore(self.settings.store, storage_options=self.settings.storage_options)
 
     def find_store(self, is_used: Callable[[str], bool]) -> ArtifactStore:
-        """Returns the artifact store, which may be missing if nobody has used it: ``is_used`` is asked with its root.
+        """Returns the artifact store, which may be missing if it is new: ``is_used`` tells by the root if it is not.
 
-        Raises:
-            StoreAway: it is not there, although it was used.
+        Methods of one that is missing, and not new, raise StoreAway.
         """
-        store = ArtifactStore(self.settings.store, storage_options=self.settings.storage_options)
+        store = self.open_store()
         try:
             with reaching_store(store.root):
                 store.check()
         except StoreAway:
-            if is_used(store.root):
-                raise
+            return store if is_used(store.root) else self.open_store()
         return store
 
     def run(

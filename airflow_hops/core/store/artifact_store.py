@@ -82,7 +82,7 @@ class ArtifactStore:
             LocalFiles(self.root) if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
         )
         self._local_cache = None if local_cache is None else Path(local_cache)
-        self._marker, self._is_checked = f"{self.root}/{MARKER}", False
+        self._marker, self._is_expected = f"{self.root}/{MARKER}", False
 
     def check(self) -> None:
         """Checks that the store is there; from then on also before it writes, and when it does not find something.
@@ -93,6 +93,7 @@ class ArtifactStore:
             StoreAway: nothing has been stored at its root, or it is away.
             OSError: there can be no folder at its root.
         """
+        self._is_expected = True
         if not self.files.exists(self._marker):
             names = [name for name in self.files.names(self.root) if name not in _NOT_OURS and name[0] != "."]
             if not names:
@@ -101,16 +102,17 @@ class ArtifactStore:
                 raise StoreAway(self.root)
             with contextlib.suppress(Exception):  # this process may only read, and others write the marker
                 self.files.write(self._marker, b"{}\n")
-        self._is_checked = True
 
     def make(self) -> None:
-        """Makes a store, unless :meth:`check` has found one."""
-        if not self._is_checked:
+        """Makes a store; after :meth:`check`, it must be there."""
+        if self._is_expected:
+            self.check()
+        else:
             self.files.write(self._marker, b"{}\n")
-            self._is_checked = True
+            self._is_expected = True
 
     def _check_again(self) -> None:
-        if self._is_checked and not self.files.exists(self._marker):
+        if self._is_expected:
             self.check()
 
     @property
@@ -410,6 +412,14 @@ class ArtifactStore:
         if not names:
             self._check_again()
         return names
+
+    def stamps(self, uri: str) -> dict[str, str]:
+        """Returns for each file of a folder a text that changes when the file does; empty if there is not a folder."""
+        self._check_inside(uri)
+        stamps = self.files.stamps(uri)
+        if not stamps:
+            self._check_again()
+        return stamps
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Locks a folder of a local store against threads and processes; remote stores have no locks.

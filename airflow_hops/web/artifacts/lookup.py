@@ -204,16 +204,17 @@ def run_of(session: Session, dag_id: str, run_id: str) -> DagRun:
 
 
 def hook_of(hops_conn_id: str) -> RuntimeHook:
-    """Returns the hook of a connection, whose store is there, or new.
+    """Returns the hook of a connection; raises HTTPException (502) if the connection cannot be read.
 
-    Raises:
-        HTTPException: 502, the connection cannot be read, or the store is away.
+    If its store is away, and not new, nothing is taken for missing: reading raises an exception.
     """
     hook = RuntimeHook(hops_conn_id)
     try:
-        hook.store = hook.find_store(_is_used)
+        hook.store = hook.open_store()
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
+    with contextlib.suppress(HopsError):  # which reading raises, too
+        hook.store = hook.find_store(_is_used)
     return hook
 
 

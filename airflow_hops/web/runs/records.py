@@ -122,7 +122,7 @@ _Content = tuple[TrainingRun, TrainingRecord] | str
 def _read_folder(store: ArtifactStore, dag_id: str) -> list[_Content]:
     """Returns the runs of a DAG with their records, reading changed files; an unusable one's content is the reason."""
     uri, key = trainings_uri(store, dag_id), (store.root, repr(store.storage_options), dag_id)
-    stamps = {name: stamp for name, stamp in store.files.stamps(uri).items() if id_of_record(name)}
+    stamps = {name: stamp for name, stamp in store.stamps(uri).items() if id_of_record(name)}
     with _lock:
         cached = _folders.get(key, {})
     changed = [name for name, stamp in stamps.items() if name not in cached or cached[name][0] != stamp]
