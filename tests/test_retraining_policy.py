@@ -189,6 +189,8 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDe
          "auc from 2013-04-01 to 2013-04-15 is 0.74 (0.72 to 0.76), worse than at training by 0.01 (-0.01236 to "
          "0.03236; 0.02 is allowed)"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.72))], "verdict", "by 0.03"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.76))], "verdict",
+         "better than at training by 0.01 (-0.01236 to 0.03236; worse by 0.02 is allowed)"),
         (on(when=Performance("auc", drop=0.02, window=14 * DAY)), [situation(1, **measured(0.70))], "", "by 0.05"),
         (on(when=Performance("auc", minimum=0.73)), [situation(1, **measured(0.72))], "verdict", "not surely beyond"),
         (on(when=Performance("auc", minimum=0.75)), [situation(1, **measured(0.72))], "", "beyond the limit of 0.75"),

@@ -1,6 +1,7 @@
 /** Measures of distance between two distributions, as people call them: the monitoring's names, and the schema's. */
 
 const NAMES: Record<string, string> = {
+  distance: "distance, as a share of rows",
   jensen_shannon: "Jensen-Shannon divergence",
   kolmogorov_smirnov: "Kolmogorov-Smirnov statistic",
   l_infinity: "L-infinity distance",
@@ -20,6 +21,7 @@ const OF_SCHEMA: Record<string, string> = {
 const SHORT: Record<string, string> = {
   l_infinity: "L∞",
   jensen_shannon: "JS",
+  kolmogorov_smirnov: "KS",
   maximum_mean_discrepancy: "MMD",
   normalized_abs_difference: "|Δ|",
 };

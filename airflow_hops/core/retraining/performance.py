@@ -114,5 +114,7 @@ class Performance(Condition):
             drop, least, most = worse_by(self.metric, figure, baseline)
             numbers |= {"drop": drop, "drop_low": least, "drop_high": most, "baseline": baseline[0]}
             held = held or least > self.drop
-            text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
+            word, loss, low, high = ("worse", drop, least, most) if drop > 0 else ("better", -drop, -most, -least)
+            allowed = f"{'' if drop > 0 else 'worse by '}{self.drop:g} is allowed"
+            text += f", {word} than at training by {loss:.4g} ({low:.4g} to {high:.4g}; {allowed})"
         return replace(self._found(held, text + report, **numbers), blind=unwell)

@@ -49,8 +49,21 @@ function logIn(): void {
   window.location.replace(`${basePath()}api/v2/auth/login?${next}`);
 }
 
+/** Milliseconds that the last answer of each route took. */
+const took = new Map<string, number>();
+
+/** How long to wait before asking again: so long, or five times what the answer took, so that a busy server is spared. */
+export const refetchAfter = (ms: number, { queryKey }: { queryKey: readonly unknown[] }): number =>
+  Math.max(ms, 5 * (took.get(String(queryKey[1])) ?? 0));
+
+const asked = new WeakMap<Request, number>();
+
 const failures: Middleware = {
-  async onResponse({ response }) {
+  onRequest({ request }) {
+    asked.set(request, performance.now());
+  },
+  async onResponse({ request, schemaPath, response }) {
+    took.set(schemaPath, performance.now() - (asked.get(request) ?? Number.NaN));
     if (response.ok) {
       return;
     }

@@ -21,6 +21,7 @@ export function Segments({ label, value, onChange, items, ...props }: Props) {
       minWidth={0}
       maxWidth="full"
       overflowX="auto"
+      scrollbarWidth="none"
       {...props}
     >
       <SegmentGroup.Indicator bg="brand.solid" />

@@ -1,6 +1,6 @@
 import { Box, Grid } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { api, type Schemas } from "src/api/client";
+import { api, refetchAfter, type Schemas } from "src/api/client";
 import { DataTable, Empty, QueryView } from "src/components";
 import { useQuery } from "src/hooks/useQueryState";
 import { ArtifactPanel } from "src/tabs/run/ArtifactPanel";
@@ -19,8 +19,8 @@ export function RunTab({ dagId, runId }: { dagId: string; runId: string }) {
     "/api/dags/{dag_id}/runs/{run_id}/stages",
     { params: { path: { dag_id: dagId, run_id: runId } } },
     {
-      refetchInterval: ({ state }) =>
-        state.data && (state.data.state === "running" || state.data.state === "queued") ? BUSY_MS : false,
+      refetchInterval: (query) =>
+        ["running", "queued"].includes(query.state.data?.state ?? "") ? refetchAfter(BUSY_MS, query) : false,
     },
   );
   return <QueryView query={run}>{(found) => <Stages dagId={dagId} run={found} />}</QueryView>;

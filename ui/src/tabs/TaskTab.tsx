@@ -1,5 +1,5 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
-import { ApiError, api, type Schemas } from "src/api/client";
+import { ApiError, api, refetchAfter, type Schemas } from "src/api/client";
 import { AppLink, column, DataTable, Empty, Notice, QueryView, StateBadge, Time } from "src/components";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowTaskPath, instanceLabel, instanceOf, runsPath, type TaskRef } from "src/routes";
@@ -26,7 +26,10 @@ export function TaskTab({ dagId, runId, taskId, mapIndex, iteration }: Props) {
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{instance}",
     { params: { path: { dag_id: dagId, run_id: runId, task_id: taskId, instance: instanceOf(task) } } },
-    { refetchInterval: ({ state }) => (state.data && !hasEnded(state.data) ? LIVE_MS : false) },
+    {
+      refetchInterval: (query) =>
+        query.state.data && !hasEnded(query.state.data) ? refetchAfter(LIVE_MS, query) : false,
+    },
   );
   if (query.error instanceof ApiError && query.error.status === 404) {
     return <Empty title="Nothing to show for this task">{query.error.message}</Empty>;

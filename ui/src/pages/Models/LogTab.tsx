@@ -1,7 +1,7 @@
 import { Box, chakra, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
-import { api, type Schemas } from "src/api/client";
+import { api, refetchAfter, type Schemas } from "src/api/client";
 import { Choice, type Color, ERROR, FilterBar, QueryView, Time, Toggle, WARNING } from "src/components";
 import { plural } from "src/format";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
@@ -25,7 +25,10 @@ export function LogTab({ dagId, detail }: { dagId: string; detail: ModelDetail }
     "get",
     "/api/dags/{dag_id}/models/{model}/logs",
     { params: { path: { dag_id: dagId, model: detail.name }, query: { level, version, lines: LINES } } },
-    { refetchInterval: follow ? FOLLOW_MS : false, placeholderData: keepPreviousData },
+    {
+      refetchInterval: (query) => (follow ? refetchAfter(FOLLOW_MS, query) : false),
+      placeholderData: keepPreviousData,
+    },
   );
   return (
     <Box>

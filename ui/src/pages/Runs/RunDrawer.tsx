@@ -1,6 +1,6 @@
 import { Drawer, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { api, type Schemas } from "src/api/client";
+import { api, refetchAfter, type Schemas } from "src/api/client";
 import { ErrorAlert, LoadingBox, QueryView, SideDrawer, StateBadge, TabPanels, WARNING } from "src/components";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
@@ -17,7 +17,9 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
     "get",
     "/api/dags/{dag_id}/training-runs/{training_id}",
     { params: { path: { dag_id: dagId, training_id: runId } } },
-    { refetchInterval: ({ state }) => (state.data && isLive(state.data) ? LIVE_MS : false) },
+    {
+      refetchInterval: (query) => (query.state.data && isLive(query.state.data) ? refetchAfter(LIVE_MS, query) : false),
+    },
   );
   const run = query.data;
   return (

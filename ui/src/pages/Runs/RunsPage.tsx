@@ -2,7 +2,7 @@ import { Box, Button, Code, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useCallback, useMemo } from "react";
 import { LuExternalLink } from "react-icons/lu";
-import { api } from "src/api/client";
+import { api, refetchAfter } from "src/api/client";
 import { AppLink, DataTable, Dimmed, Empty, ErrorAlert, LoadingRows, Segments, WARNING } from "src/components";
 import { countOf } from "src/format";
 import { useExtensionPages } from "src/hooks/useExtensions";
@@ -239,8 +239,10 @@ function useRuns(dagId: string, sort: string) {
       initialPageParam: 0,
       getNextPageParam: (page, pages) => (PAGE * pages.length < page.total_entries ? PAGE * pages.length : undefined),
       placeholderData: keepPreviousData,
-      refetchInterval: ({ state }) =>
-        state.data?.pages.some((page) => (page as { entries: Run[] }).entries.some(isLive)) ? LIVE_MS : false,
+      refetchInterval: (query) =>
+        query.state.data?.pages.some((page) => (page as { entries: Run[] }).entries.some(isLive))
+          ? refetchAfter(LIVE_MS, query)
+          : false,
     },
   );
   const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.entries) ?? [], [query.data]);

@@ -1,5 +1,5 @@
 import { useQueries } from "@tanstack/react-query";
-import { api } from "src/api/client";
+import { api, refetchAfter } from "src/api/client";
 import type { Curve } from "src/pages/Runs/curves";
 import { isLive, type Run } from "src/pages/Runs/figures";
 
@@ -14,7 +14,7 @@ export function useCurves(dagId: string, runs: readonly Pick<Run, "run_id" | "st
         "get",
         "/api/dags/{dag_id}/training-runs/{training_id}/curves",
         { params: { path: { dag_id: dagId, training_id: run.run_id } } },
-        isLive(run) ? { refetchInterval: LIVE_MS } : { staleTime: KEPT_MS },
+        isLive(run) ? { refetchInterval: (query) => refetchAfter(LIVE_MS, query) } : { staleTime: KEPT_MS },
       ),
     ),
     combine: (answers) => ({

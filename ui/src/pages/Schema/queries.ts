@@ -1,7 +1,7 @@
 /** What the page asks the API. */
 
 import { keepPreviousData } from "@tanstack/react-query";
-import { ApiError, api, client, queryClient, type Schemas } from "src/api/client";
+import { ApiError, api, client, queryClient, refetchAfter, type Schemas } from "src/api/client";
 import { basePath } from "src/host";
 import { type ArtifactRef, pathOf } from "src/routes";
 
@@ -41,9 +41,9 @@ export const useValidations = (dagId: string, page = 0) =>
     { params: { path: { dag_id: dagId }, query: { limit: PER_PAGE, offset: page * PER_PAGE } } },
     {
       placeholderData: keepPreviousData,
-      refetchInterval: ({ state }) =>
-        state.data?.entries.some((each) => RUNNING.has(each.task_state ?? "") || each.run_state === "running")
-          ? WHILE_IT_RUNS_MS
+      refetchInterval: (query) =>
+        query.state.data?.entries.some((each) => RUNNING.has(each.task_state ?? "") || each.run_state === "running")
+          ? refetchAfter(WHILE_IT_RUNS_MS, query)
           : false,
     },
   );

@@ -15,7 +15,7 @@ import { toldOfStop } from "src/pages/Skew/words";
 import type { ArtifactRef } from "src/routes";
 
 const MEASURED: { value: Measured; label: string }[] = [
-  { value: "score", label: "Distance" },
+  { value: "score", label: "Distance (of rows)" },
   { value: "p", label: "p-value" },
   { value: "missing", label: "Missing values" },
 ];

@@ -118,11 +118,12 @@ function makeColumns(
         />
       ),
     }),
-    numberColumn("now", "Distance", (row) => row.now, {
-      width: 90,
+    numberColumn("now", "Distance (of rows)", (row) => row.now, {
+      width: 150,
       help: "In the newest comparison: 0 for the same distribution, 1 if no row would remain as it is",
       format: twoDigits,
     }),
+    numberColumn("threshold", "Threshold", (row) => row.threshold, { width: 90, format: twoDigits }),
     numberColumn("streak", "Drifted for", (row) => row.streak, {
       width: 100,
       help: "Number of consecutive comparisons, up to the newest, in which the feature has drifted",
@@ -134,7 +135,6 @@ function makeColumns(
       help: "How much the drift moves a prediction on average: in the label's unit for a number, otherwise in percentage points",
       render: (row) => formatEffect(row.effect, row.problem),
     }),
-    numberColumn("threshold", "Threshold", (row) => row.threshold, { optional: true, format: twoDigits }),
   ];
 }
 

@@ -1,7 +1,7 @@
 import { Box, Button, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api } from "src/api/client";
+import { api, refetchAfter } from "src/api/client";
 import { AppLink, Choice, Empty, ERROR, LoadingBox, QueryView, Time } from "src/components";
 import { plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
@@ -33,7 +33,7 @@ export function SkewPage() {
         query: { source: source || (named ? `${named.dag_id}/${named.task_id}` : undefined), limit },
       },
     },
-    { placeholderData: keepPreviousData, refetchInterval: 30_000 },
+    { placeholderData: keepPreviousData, refetchInterval: (query) => refetchAfter(30_000, query) },
   );
   return (
     <QueryView query={query} loading={<LoadingBox height="480px" />}>
@@ -77,7 +77,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
       <FailedMonitors timeline={timeline} />
       {rows.length === 0 && summary}
       {row && chosen && (
-        <Grid templateColumns={{ base: "1fr", xl: "minmax(0, 3fr) minmax(340px, 2fr)" }} gap={5}>
+        <Grid templateColumns={{ base: "minmax(0, 1fr)", xl: "minmax(0, 3fr) minmax(340px, 2fr)" }} gap={5}>
           <Stack gap={3} minWidth={0}>
             <FeatureChart
               dagId={dagId}

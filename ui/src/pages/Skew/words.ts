@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { formatNumber, formatPercent } from "src/format";
+import { metricsInWords } from "src/pages/Models/words";
 import type { Decision } from "src/pages/Skew/timeline";
 
 const CAUSES: Record<string, string> = {
@@ -92,7 +93,7 @@ export function decisionLines(decision: Decision): string[] {
   const { conditions, limits } = decision;
   const told = conditions.toSorted((a, b) => Number(b.held) - Number(a.held) || Number(a.forbids) - Number(b.forbids));
   return [
-    ...told.map(({ forbids, held, text }) => `${held ? (forbids ? "✗" : "✓") : "·"} ${text}`),
+    ...told.map(({ forbids, held, text }) => `${held ? (forbids ? "✗" : "✓") : "·"} ${metricsInWords(text)}`),
     ...limits.map((text) => `· ${text}`),
   ];
 }
@@ -134,7 +135,13 @@ export function effectInWords(effect: number, signed: number | null, problem: st
     : `moves a prediction by ${size(effect)} on average`;
 }
 
-/** A feature's change in a line: `another unit (Celsius to kelvin): median 280, 7 in the reference; raises …`. */
+/** A summary as the report writes it, with what was before what is: `median 24.08 → 55.94`. */
+const fromTo = (summary: string): string =>
+  summary
+    .replace(/(median(?: norm)?) ([^,;:]+), ([^,;:]+) in the reference/g, "$1 $3 → $2")
+    .replace(/in (\S+%) of the rows, (\S+%) in the reference/g, "in $2 → $1 of the rows");
+
+/** A feature's change in a line: `another unit (Celsius to kelvin): median 7 → 280; raises …`. */
 export function changeInWords(
   found: Pick<Schemas["FeatureFigures"], "drifted" | "cause" | "detail" | "summary" | "effect" | "effect_signed">,
   problem: string | null,
@@ -142,7 +149,7 @@ export function changeInWords(
   const { cause, detail, summary, effect } = found;
   const named = cause !== null && (FAULTS.has(cause) || summary === null);
   const label = named && `${CAUSE_LABELS[cause] ?? cause}${detail ? ` (${detail})` : ""}`;
-  const change = [label, summary].filter(Boolean).join(": ");
+  const change = [label, summary && fromTo(summary)].filter(Boolean).join(": ");
   const moves = found.drifted && effect !== null && effectInWords(effect, found.effect_signed, problem);
   return [change, moves].filter(Boolean).join("; ");
 }

@@ -15,6 +15,10 @@ const CLOSE_PX = 5;
 const RADIUS_PX = 2.5;
 const MOST_RADIUS_PX = 14;
 const OPACITY = 0.6;
+/** From so many rows on, a disc is the more transparent the closer they are packed: what is seen is their density. */
+const DENSE_ROWS = 20_000;
+const DENSITY = 4;
+const LEAST_OPACITY = 1 / 32;
 
 export class Scene {
   view: View = HOME;
@@ -136,7 +140,11 @@ export class Scene {
   private mark(shown: Shown): Mark {
     const { layout } = shown;
     if (layout.pitch === 0) {
-      return { shape: "disc", radius: RADIUS_PX * this.ratio, opacity: OPACITY };
+      const { kx, ky } = this.view;
+      const crowd = (layout.x.length * Math.PI * RADIUS_PX ** 2) / (this.width * this.height * kx * ky);
+      const density = layout.x.length < DENSE_ROWS ? 1 : Math.max(DENSITY * crowd, 1);
+      const opacity = Math.max(OPACITY / density, LEAST_OPACITY);
+      return { shape: "disc", radius: RADIUS_PX * this.ratio, opacity };
     }
     const pitch = layout.pitch * this.width * Math.min(this.view.kx, this.view.ky) * this.ratio;
     const close = pitch < CLOSE_PX * this.ratio;

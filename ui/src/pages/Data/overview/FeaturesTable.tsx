@@ -3,6 +3,7 @@ import { useMemo } from "react";
 import { LuBinary, LuBraces, LuClock, LuHash, LuType } from "react-icons/lu";
 import { type Column, column, DataTable } from "src/components";
 import { formatDuration, formatNumber } from "src/format";
+import { measureSymbol } from "src/measures";
 import { Apart, CELLS, inPlace, LINE, Lines, Share, SwatchInCell, Top } from "src/pages/Data/overview/cells";
 import { Distribution } from "src/pages/Data/overview/Distribution";
 import type { Shown } from "src/pages/Data/overview/datasets";
@@ -34,9 +35,11 @@ interface Props {
 /** Every feature in a row, every data set in a line of it. */
 export function FeaturesTable({ rows, shown, style, group, roles, formatTime, opened, onOpen, toolbar }: Props) {
   const height = Math.max(shown.length, 2) * LINE + 10;
+  const measures = [...new Set(rows.flatMap((row) => row.distances.map((each) => each?.measure ?? [])).flat())];
+  const named = measures.length ? ` (${measures.map(measureSymbol).sort().join(", ")})` : "";
   const columns = useMemo(
-    () => columnsOf({ shown, style, group, roles, formatTime, height, narrow: opened !== null }),
-    [shown, style, group, roles, formatTime, height, opened],
+    () => columnsOf({ shown, style, group, roles, formatTime, height, narrow: opened !== null, named }),
+    [shown, style, group, roles, formatTime, height, opened, named],
   );
   return (
     <Box css={CELLS}>
@@ -62,9 +65,20 @@ type Numbers = "mean" | "std" | "unique" | "average_length" | "count" | "nan" | 
 type columnsOfProps = Pick<Props, "shown" | "style" | "group" | "roles" | "formatTime"> & {
   height: number;
   narrow: boolean;
+  /** The measures of the distances. */
+  named: string;
 };
 
-function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: columnsOfProps): Column<FeatureRow>[] {
+function columnsOf({
+  shown,
+  style,
+  group,
+  roles,
+  formatTime,
+  height,
+  narrow,
+  named,
+}: columnsOfProps): Column<FeatureRow>[] {
   const labels = shown.map(({ label }) => label);
   const format = (row: FeatureRow, value: number | null | undefined) =>
     value === null || value === undefined ? null : row.name === roles.time ? formatTime(value) : formatNumber(value);
@@ -134,9 +148,9 @@ function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: c
         render: (row) => <Lines row={row} line={(dataset) => <SwatchInCell index={dataset} />} />,
       }),
     shown.length > 1 &&
-      column("distance", "Distance", {
+      column("distance", `Distance${named}`, {
         align: "end",
-        width: 88,
+        width: 120,
         help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}, from 0 (the same distribution) to 1`,
         descendingFirst: true,
         value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),

@@ -147,6 +147,7 @@ export function Apart({ row, dataset, labels }: { row: FeatureRow; dataset: numb
     >
       {formatDistance(distance.score)}
       {distance.drifted && " ▲"}
+      {distance.threshold !== null && <span style={SECOND}> of {formatNumber(distance.threshold, 2)}</span>}
     </Text>
   );
 }
