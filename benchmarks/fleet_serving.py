@@ -38,8 +38,11 @@ from airflow_hops.extensions.fleet.core.packs import (  # noqa: E402
     PackWriter,
     write_index,
 )
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs  # noqa: E402
-from airflow_hops.serving.models.model_signature import ModelSignature  # noqa: E402
+from airflow_hops.serving.models.model_signature import (  # noqa: E402
+    SIGNATURE_FILE,
+    EstimatorInputs,
+    ModelSignature,
+)
 from airflow_hops.serving.models.signature_defs import ProblemOutputs  # noqa: E402
 
 FEATURES = [f"x{number}" for number in range(11)]

@@ -16,9 +16,8 @@ from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.models.trained_models import answers_of
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.local import LocalServable
-from airflow_hops.serving.models.model_options import ModelOptions
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import ModelFormat, format_of, open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelFormat, ModelOptions, format_of, open_model
 from airflow_hops.serving.models.servable import Call, Servable
 
 

@@ -21,8 +21,8 @@ from feast.infra.contrib.grpc_server import get_grpc_server
 from feast.types import Float64
 
 from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature
-from airflow_hops.extensions.feature_store.ml.point_in_time import join
 from airflow_hops.extensions.feature_store.ml.repository import select
+from airflow_hops.extensions.feature_store.ml.stages.training_dataset import join
 from airflow_hops.extensions.feature_store.serving.feature_server import FeatureServer
 
 VIEWS, FEATURES, ENTITIES, MOMENTS = 5, 10, 10_000, 50

@@ -46,8 +46,7 @@ def _echo(folder: Path, threads: int, port: int, started: int) -> None:
 def in_process(saved_model: str, body_file: str, seconds: float, answer_file: str) -> None:
     """Calls the model in a loop: message to arrays, one run, arrays to message; by our code and by TensorFlow's."""
     from airflow_hops.core.serving_api.protocol import Method
-    from airflow_hops.serving.models.formats import open_model
-    from airflow_hops.serving.models.model_options import ModelOptions
+    from airflow_hops.serving.models.formats import ModelOptions, open_model
     from airflow_hops.serving.models.servable import Call
 
     body = Path(body_file).read_bytes()

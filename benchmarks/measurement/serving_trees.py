@@ -17,8 +17,7 @@ from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Call
 
 MATRIX, COLUMNS = "matrix", "columns"

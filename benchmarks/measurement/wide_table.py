@@ -18,7 +18,7 @@ def main(columns: int, rows: int) -> None:
 
     from airflow_hops.ml.schema import infer_schema
     from airflow_hops.ml.statistics import comparable_options, generate_statistics
-    from airflow_hops.ml.validation.champion import compare_with_champion
+    from airflow_hops.ml.validation.stage import compare_with_champion
     from airflow_hops.ml.validation.validate import validate_statistics
 
     def table(seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""Decides which features have drifted."""
+"""Decides which features have drifted, and describes the change: in words, and on the same buckets for pictures."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from scipy.stats import false_discovery_control
 
 from airflow_hops.core.distances import SkewTest
-from airflow_hops.ml.distances.causes import FAULTS, MOST_SWAPPED, cause_of, swapped
-from airflow_hops.ml.distances.histogram import common_histogram
+from airflow_hops.ml.distances.causes import FAULTS, MOST_SWAPPED, as_numbers, cause_of, in_text, swapped, unusual
 from airflow_hops.ml.distances.measures import DISTANCE, Comparison, other_scores
 from airflow_hops.ml.distances.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES, answers
 from airflow_hops.ml.distances.report import FeatureSkew
-from airflow_hops.ml.distances.sides import Distribution, Feature, Vectors
+from airflow_hops.ml.distances.sides import Array, Distribution, Feature, Kinds, Numbers, Vectors
 from airflow_hops.ml.distances.tfdv_measures import Measured
 from airflow_hops.ml.distances.vectors import MEASURE
 from airflow_hops.ml.distances.windows import Nearest
-from airflow_hops.ml.distances.words import in_words
+
+BUCKETS = 20
+_OUTER = 0.005
+"""Share of a side's numbers that the outer buckets hold, at each end."""
+
+_LEAST = 0.05
+"""Smallest change that is mentioned besides the largest."""
+_ALIKE = 0.15
+"""Largest difference of the quartiles' ratios, or shifts, at which all values have changed alike."""
 
 # False discoveries are controlled over all questions together (Benjamini and Hochberg): `cut` is the uncorrected
 # p-value that just counts, from which the reported threshold is derived, so that score > threshold and significance
@@ -169,3 +177,108 @@ def _judge(name: str, judged: Judged, p_values: Mapping[str, float], test: SkewT
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
+
+
+def in_words(reference: Feature, current: Feature, distance: float) -> str:
+    """Describes the largest change, such as "about 30% larger than in the reference".
+
+    Args:
+        reference: The feature in the reference.
+        current: The feature in the current rows.
+        distance: Distance of the values.
+    """
+    old, new, sides = reference.distribution, current.distribution, (reference, current)
+    missing = [side.missing / max(1, side.rows) for side in sides]
+    if new is None:
+        return "no values"
+    if old is None:
+        return f"values in {_percent(1 - missing[1])} of the rows, none in the reference"
+    changes = [(distance, _of_values(old, new))]
+    changes.append((abs(missing[1] - missing[0]), f"missing in {_both(missing)}"))
+    infinite = [side.infinite / max(1, side.rows) for side in sides]
+    changes.append((abs(infinite[1] - infinite[0]), f"infinite in {_both(infinite)}"))
+    if len(reference.lengths) and len(current.lengths):
+        means = [float(side.lengths.mean()) for side in sides]
+        change = abs(means[1] - means[0]) / max(*means, 1e-9)
+        changes.append((change, f"{means[1]:.3g} values per row, {means[0]:.3g} in the reference"))
+    first, *others = sorted(changes, key=lambda change: -change[0])
+    return "; ".join([first[1], *(words for change, words in others if change >= _LEAST)])
+
+
+def _of_values(old: Distribution, new: Distribution) -> str:
+    one, other = as_numbers(old), as_numbers(new)
+    if one is not None and other is not None:
+        return _of_numbers(one, other)
+    if isinstance(old, Kinds) and isinstance(new, Kinds):
+        values = dict.fromkeys([*old.counts, *new.counts])
+        value = max(values, key=lambda each: abs(new.share(each) - old.share(each)))
+        return f"{in_text(value)!r} in {_both([old.share(value), new.share(value)])}"
+    assert isinstance(old, Vectors) and isinstance(new, Vectors)
+    norms = [float(np.median(side.norms)) for side in (old, new)]
+    return f"median norm {_number(norms[1])}, {_number(norms[0])} in the reference"
+
+
+def _both(shares: list[float]) -> str:
+    return f"{_percent(shares[1])} of the rows, {_percent(shares[0])} in the reference"
+
+
+def _of_numbers(old: Numbers, new: Numbers) -> str:
+    others = unusual(old, new)
+    prefix = ""
+    if others is not None:
+        prefix = f"values other than {_number(old.usual[0])}: "
+        old, new = others
+    quartiles, after = (side.quantiles(np.array([0.25, 0.5, 0.75])) for side in (old, new))
+    if (quartiles != 0).all() and (np.sign(quartiles) == np.sign(after)).all():
+        ratios = after / quartiles
+        if np.ptp(ratios) <= _ALIKE * abs(ratios[1] - 1) and abs(ratios[1] - 1) >= 0.005:
+            return f"{prefix}{_times(float(np.exp(np.log(ratios).mean())))} in the reference"
+    return f"{prefix}median {_number(after[1])}, {_number(quartiles[1])} in the reference"
+
+
+def _times(ratio: float) -> str:
+    if ratio >= 2:
+        return f"about {ratio:.3g} times as large as"
+    return f"about {_percent(abs(ratio - 1))} {'larger' if ratio > 1 else 'smaller'} than"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%" if share < 0.995 else "100%" if share >= 0.9995 else f"{100 * share:.1f}%"
+
+
+def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[object]]:
+    """Returns shares by bucket: ``[low, high, reference, current]``, or ``[value, reference, current]`` for text.
+
+    Numbers get equally wide buckets; the first and the last also count outliers, so that these do not widen the range;
+    integers of a small range get one each; text its most frequent values; vectors their norms.
+    """
+    if reference is None or current is None:
+        return []
+    if isinstance(reference, Vectors) and isinstance(current, Vectors):
+        return _buckets(np.sort(reference.norms), np.sort(current.norms))
+    one, other = as_numbers(reference), as_numbers(current)
+    if one is not None and other is not None:
+        return _buckets(one.values, other.values)
+    if isinstance(reference, Kinds) and isinstance(current, Kinds):
+        shares = {v: (reference.share(v), current.share(v)) for v in {**reference.counts, **current.counts}}
+        most = sorted(shares, key=lambda value: (-max(shares[value]), value))[:BUCKETS]
+        return [[in_text(value), *(round(share, 6) for share in shares[value])] for value in most]
+    return []
+
+
+def _buckets(reference: Array, current: Array) -> list[list[object]]:
+    ends = [side[[int(_OUTER * len(side)), len(side) - 1 - int(_OUTER * len(side))]] for side in (reference, current)]
+    low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
+    if low == high:
+        return [[low, high, 1.0, 1.0]]
+    if not np.isfinite(high - low):
+        return []
+    edges = np.linspace(low, high, BUCKETS + 1)
+    shares = [np.histogram(np.clip(side, low, high), edges)[0] / len(side) for side in (reference, current)]
+    return [
+        [float(cell) for cell in row] for row in np.stack([edges[:-1], edges[1:], *(s.round(6) for s in shares)], 1)
+    ]

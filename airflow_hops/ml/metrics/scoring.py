@@ -19,7 +19,7 @@ from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.metrics.metrics import copies_of
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.readers import scan
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256

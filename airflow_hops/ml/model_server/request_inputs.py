@@ -17,8 +17,8 @@ from airflow_hops.core.serving_api.protocol import SavedModel
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
 from airflow_hops.serving.models.lookups import RequestKeys
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
 
 _SAVED_MODEL = "saved_model.pb"
 NO_KEYS = RequestKeys()

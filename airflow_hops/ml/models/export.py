@@ -30,10 +30,9 @@ from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, TRANSFORM_GRAPH, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 # Order: the trained model's answers for all rows, alone and together; write in the first format; load it as the server

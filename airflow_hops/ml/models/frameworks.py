@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import FRAMEWORKS, load_all
-from airflow_hops.serving.models.estimator_signature import EstimatorInputs
+from airflow_hops.serving.models.model_signature import EstimatorInputs
 
 if TYPE_CHECKING:
     from airflow_hops.ml.models.samples import Sample

@@ -18,8 +18,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import SAVED_MODEL, format_of, open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import SAVED_MODEL, ModelOptions, format_of, open_model
 
 Array = np.ndarray
 

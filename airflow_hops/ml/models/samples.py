@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT, EstimatorInputs
 
 Array = np.ndarray
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,14 +10,20 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers import scan
-from airflow_hops.ml.readers.joined_types import join, of_batches, widened
-from airflow_hops.ml.statistics.formats.feature_types import Types
+from airflow_hops.ml.readers.joined_types import is_text, join, of_batches, widened
+from airflow_hops.ml.readers.vectors import list_lengths, lists_of
+from airflow_hops.ml.statistics.formats.feature_types import Types, is_list
 from airflow_hops.ml.statistics.row_keys import Keys
-from airflow_hops.ml.statistics.sample_columns import decoded, shortened, value_bytes
+
+MAX_VALUE_BYTES = 1024
+"""Longer text is replaced by its digest."""
+
+_is = pa.types
 
 # Why samples can be merged: each row has a random priority that depends on its place only, and the sample keeps the
 # lowest ones. The limit, the lowest priority that was dropped, only falls: a row above it can never be in the result,
@@ -165,3 +172,50 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return not kind.num_fields or any(_has_empty_struct(item.type) for item in kind)
     return hasattr(kind, "value_type") and _has_empty_struct(kind.value_type)
+
+
+def decoded(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of :func:`shortened` values: a dictionary's are plain ones, at any depth."""
+    if _is.is_dictionary(kind):
+        return decoded(kind.value_type)
+    if is_list(kind) and decoded(kind.value_type) != kind.value_type:
+        return (pa.large_list if _is.is_large_list(kind) else pa.list_)(decoded(kind.value_type))
+    if _is.is_struct(kind):
+        return pa.struct([(field.name, decoded(field.type)) for field in kind])
+    return kind
+
+
+def shortened(array: pa.Array) -> pa.Array:
+    """Replaces text and bytes of more than :data:`MAX_VALUE_BYTES` by ``sha256:<hex> (<n> bytes)``, at any depth.
+
+    Values of dictionaries become plain ones.
+    """
+    kind = array.type
+    if _is.is_dictionary(kind):
+        return shortened(array.dictionary_decode())
+    if _is.is_struct(kind) and kind.num_fields:
+        fields = [shortened(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=array.is_null())
+    if is_list(kind):
+        return lists_of(shortened(array.flatten()), array, large=_is.is_large_list(kind))
+    if not is_text(kind):
+        return array
+    is_long = pc.greater(pc.binary_length(array), MAX_VALUE_BYTES)
+    if not pc.any(is_long).as_py():
+        return array
+    long = array.filter(is_long).cast(pa.large_binary()).to_pylist()
+    digests = [f"sha256:{hashlib.sha256(value).hexdigest()} ({len(value)} bytes)" for value in long]
+    return pc.replace_with_mask(array, pc.fill_null(is_long, False), pa.array(digests, pa.string()).cast(kind))
+
+
+def value_bytes(array: pa.Array) -> np.ndarray:
+    """Returns the bytes of each row's value, int64; a missing one has none."""
+    kind = array.type
+    if is_text(kind):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64)
+    if is_list(kind):
+        ends = np.append(0, np.cumsum(value_bytes(array.flatten())))[np.append(0, np.cumsum(list_lengths(array)))]
+        return np.diff(ends)
+    if _is.is_struct(kind):
+        return sum((value_bytes(field) for field in array.flatten()), np.zeros(len(array), np.int64))
+    return np.asarray(array.is_valid(), np.int64) * (0 if _is.is_null(kind) else max(1, kind.bit_width // 8))

@@ -1,14 +1,18 @@
-"""A training on one rank in one try: the parts that the context, ``fit`` and the callbacks share."""
+"""A training on one rank in one try: the parts that the context, ``fit`` and the callbacks share; its event files."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.checkpoints import Checkpoint
-from airflow_hops.ml.training.event_files import EventFiles
 from airflow_hops.ml.training.preemption import Preemption
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.shares import ExamplesSource, Shares
@@ -97,3 +101,41 @@ class Session:
         """
         self.events.close()
         self.state.close()
+
+
+class EventFiles:
+    """The event files in a folder with a subfolder for each run, created at the first write."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        self._epochs_written = 0
+
+    def write(self, run: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes scalars."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if run not in self._writers:
+            self._writers[run] = EventFileWriter(str(self._folder / run))
+        for name, value in metrics.items():
+            event = Event(wall_time=time.time(), step=step, summary=scalar_pb(name, np.float32(value)))
+            self._writers[run].add_event(event)
+        self._writers[run].flush()
+
+    def write_epochs(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Writes the metrics of epochs, from 1, that are not in the files yet, including those of earlier tries."""
+        for number in range(self._epochs_written, len(history)):
+            metrics = {name: value for name, value in history[number].items() if name != "seconds"}
+            validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
+            self.write("train", number + 1, {n: v for n, v in metrics.items() if not n.startswith("val_")})
+            if validation:
+                self.write("validation", number + 1, validation)
+        self._epochs_written = len(history)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for writer in self._writers.values():
+            with contextlib.suppress(Exception):
+                writer.close()

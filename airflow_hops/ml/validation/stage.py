@@ -1,18 +1,20 @@
-"""Validates examples as a step."""
+"""Validates examples as a step, also against the champion's training data and an earlier span."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import orjson
-from tensorflow_metadata.proto.v0 import anomalies_pb2
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.core.distances import INSUFFICIENT, SkewTest
 from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.schema.changes import compare_aspects
@@ -24,14 +26,15 @@ from airflow_hops.core.validation_page import (
     ValidationContents,
     quarantine_page,
 )
-from airflow_hops.ml.distances.detect import side_of
+from airflow_hops.ml.distances.detect import comparable_features, compare_sides, side_of
 from airflow_hops.ml.distances.sides import Side
+from airflow_hops.ml.distances.tfdv_measures import blind_measures
 from airflow_hops.ml.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
+from airflow_hops.ml.schema.comparators import compared_features
+from airflow_hops.ml.schema.diff import flat_features
 from airflow_hops.ml.schema.pages import describe_page
 from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.validation.champion import compare_with_champion
-from airflow_hops.ml.validation.drift import add_drift
 from airflow_hops.ml.validation.page import anomaly_entries, measured_distances, read_quarantine
 from airflow_hops.ml.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, SchemaProposal, propose, to_markdown
 from airflow_hops.ml.validation.quarantine import RowSplit, split_anomalous
@@ -45,6 +48,13 @@ from airflow_hops.ml.validation.validate import (
     validate_statistics,
 )
 from airflow_hops.ml.validation.validate import to_text as anomalies_to_text
+
+_COMPARATOR: Literal["drift"] = "drift"
+KIND = "COMPARATOR_L_INFTY_HIGH"
+"""TFDV's type of the anomalies: the distance is the largest difference of shares."""
+
+KIND = "CUSTOM_VALIDATION"
+"""TFDV's type of the anomalies."""
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +174,12 @@ def run(
             examples=good.to_dict() if good else None,
         )
         anomalous = {anomaly.feature for anomaly in results}
-        metrics: dict[str, float] = {**_severities(results), "anomalous_features": len(anomalous)}
+        moved = {anomaly.feature for anomaly in reported if anomaly.feature} - anomalous
+        metrics: dict[str, float] = {
+            **_severities(results),
+            "anomalous_features": len(anomalous),
+            "drifted_features": len(moved),
+        }
         if row_splits:
             metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
         return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
@@ -245,3 +260,101 @@ def _features(proposal: SchemaProposal | None) -> tuple[str, ...] | None:
     if proposal is None or proposal.schema is None:
         return None
     return tuple(feature.name for feature in proposal.schema.feature)
+
+
+def compare_with_champion(
+    anomalies: anomalies_pb2.Anomalies,
+    current: Side,
+    trained_on: Side,
+    schema: schema_pb2.Schema,
+    labels: Collection[str],
+    champion: str,
+    split: str,
+) -> tuple[str | None, list[Anomaly]]:
+    """Adds differences that look like a pipeline fault to the anomalies, as errors.
+
+    Drift is not an error: the world changes, and the evaluation shows whether the model suffers.
+
+    Args:
+        anomalies: ``Anomalies`` of the statistics, which get the faults.
+        current: Statistics and sample of a split.
+        trained_on: The same of the champion's training data.
+        schema: ``Schema``, whose drift comparators select features and thresholds.
+        labels: Names of the labels, which are compared, too.
+        champion: Description of the champion.
+        split: Name of the split.
+
+    Returns:
+        Verdict and drift; the verdict is None without a common feature, or with too few rows.
+    """
+    comparable = _comparable(schema, set(comparable_features(trained_on, current)), labels)
+    if not comparable.feature:
+        return None, []
+    report = compare_sides(trained_on, current, comparable, SkewTest(comparator="drift"))
+    if report.verdict == INSUFFICIENT:
+        log.info("Split %s is not compared with the training data of %s: %s", split, champion, report)
+        return None, []
+    drift = []
+    for name in report.drifted:
+        skew = report.features[name]
+        cause = f"{str(skew.cause).replace('_', ' ')}{f' ({skew.detail})' if skew.detail else ''}"
+        if skew.fault:
+            summary = f"Looks like a pipeline fault: {cause}"
+            description = (
+                f"Its values differ from the training data of {champion} as if its source were broken: {cause}. "
+                "Correct the source and run again; if the change is meant, validate once without model_name."
+            )
+            add_reason(anomalies, name, KIND, summary, description)
+        else:
+            score = "" if skew.score is None else f", {skew.measure.replace('_', ' ')} {skew.score:.3g}"
+            summary = f" ({skew.summary})" if skew.summary else ""
+            description = f"Its values differ from the training data of {champion}: {cause}{score}{summary}."
+            drift.append(Anomaly(split, name, "warning", (KIND,), "Drift since the champion was trained", description))
+    return report.verdict, drift
+
+
+def _comparable(schema: schema_pb2.Schema, shared: Collection[str], labels: Collection[str]) -> schema_pb2.Schema:
+    """Returns the schema of the comparable features and labels; the rest is anomalous or new."""
+    comparable = type(schema)()
+    for feature in schema.feature:
+        if feature.name in shared and (feature.name in labels or feature.HasField("drift_comparator")):
+            comparable.feature.add().CopyFrom(feature)
+            comparable.feature[-1].drift_comparator.SetInParent()
+    return comparable
+
+
+def add_drift(anomalies: anomalies_pb2.Anomalies, previous: Side, current: Side, schema: schema_pb2.Schema) -> None:
+    """Adds the distances from an earlier span to ``Anomalies``, and a warning of each feature that has drifted.
+
+    Args:
+        anomalies: ``Anomalies`` of the current statistics.
+        previous: The earlier span.
+        current: The current one.
+        schema: ``Schema``, whose drift comparators select the features.
+    """
+    blind = blind_measures(previous.statistics, schema, _COMPARATOR)
+    known = [each for each in anomalies.drift_skew_info if ".".join(each.path.step) not in blind]
+    del anomalies.drift_skew_info[:]
+    anomalies.drift_skew_info.extend(known)
+    by_tfdv = {".".join(info.path.step) for info in known if info.drift_measurements}
+    shared = set(comparable_features(previous, current)) - by_tfdv
+    by_distance = type(schema)()
+    for name, feature in flat_features(schema.feature):
+        if name in shared:
+            by_distance.feature.add().CopyFrom(feature)
+            by_distance.feature[-1].name = name
+    if not compared_features(by_distance, _COMPARATOR):
+        return
+    report = compare_sides(previous, current, by_distance, SkewTest(comparator=_COMPARATOR))
+    for note in report.notes:
+        log.warning("%s", note)
+    for name, skew in report.features.items():
+        if skew.score is None or skew.threshold is None:
+            continue
+        info = anomalies.drift_skew_info.add()
+        info.path.step.append(name)
+        measurement = info.drift_measurements.add(value=skew.score, threshold=skew.threshold)
+        measurement.type = measurement.L_INFTY
+        if skew.drifted:
+            summary = "High distance between current and previous"
+            add_reason(anomalies, name, KIND, summary, f"{summary}: {skew.score:.3g}; {skew.summary}.", "warning")

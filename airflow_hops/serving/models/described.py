@@ -16,10 +16,9 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Example, SignatureDefMap
 from airflow_hops.core.serving_api.tensors import TensorType
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.estimator_signature import EstimatorInputs
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable, feeds_of
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import PREDICT, SIGNATURE_BY_METHOD, fill_info
 

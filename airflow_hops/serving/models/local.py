@@ -25,7 +25,7 @@ from airflow_hops.core.serving_api.protocol import (
 )
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models import inference
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Run, Servable, Signature
 
 

@@ -19,9 +19,9 @@ from tensorflow.python.saved_model import loader_impl
 
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.memory import set_imports_apart
-from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
 # TensorFlow 2.16: a deadline interrupts a run only if it uses its own thread pool, which is slow for short runs. A

@@ -21,7 +21,7 @@ from world import write_artifact
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.retraining.decision import RetrainingDecision
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
+from airflow_hops.extensions.openlineage.operators import lineage as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of
 from airflow_hops.operators.base import HopsTask
 from tests.extensions.tables.conftest import postgres, postgres_port  # noqa: F401

@@ -39,7 +39,7 @@ from airflow_hops.core.store.task_state import task_state
 from airflow_hops.core.training.record import read_training
 from airflow_hops.extensions.experiments.core.studies import recorded_studies, study_folder
 from airflow_hops.extensions.governance.core import monitors
-from airflow_hops.extensions.governance.core.listing import StoreListing
+from airflow_hops.extensions.governance.core.rule import StoreListing
 from airflow_hops.extensions.streams.core import ranges
 
 BEFORE = Path(__file__).parents[2] / "written_before" / "state.json"

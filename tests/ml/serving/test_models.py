@@ -22,10 +22,9 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.memory import give_back
-from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.traffic import TrafficTable
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}

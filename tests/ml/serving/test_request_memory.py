@@ -34,8 +34,8 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
-from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.models.signature_defs import fill_info
 from airflow_hops.serving.models.traffic import TrafficTable

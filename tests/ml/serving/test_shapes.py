@@ -14,8 +14,7 @@ from server_process import predict_request
 
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Call, Servable
 
 

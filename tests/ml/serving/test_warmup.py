@@ -12,9 +12,8 @@ from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import prediction_log_pb2
 
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.local import LocalServable
-from airflow_hops.serving.models.model_options import ModelOptions
 
 
 def write(folder: Path, *logs: Any) -> Path:

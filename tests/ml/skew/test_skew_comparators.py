@@ -16,7 +16,7 @@ from airflow_hops.core.distances import STABLE
 from airflow_hops.ml.distances.detect import detect_skew, side_of
 from airflow_hops.ml.schema.anomalies import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.validation.drift import add_drift
+from airflow_hops.ml.validation.stage import add_drift
 
 MEASURES = ("infinity_norm", "jensen_shannon_divergence", "normalized_abs_difference")
 TEXT, NUMBER, NO_MEASURE = set(MEASURES), {"jensen_shannon_divergence"}, set[str]()

@@ -26,7 +26,7 @@ from airflow_hops.ml.schema import infer_schema
 from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.validation import list_anomalies, validate_statistics
-from airflow_hops.ml.validation.drift import add_drift
+from airflow_hops.ml.validation.stage import add_drift
 from tests import flights_examples
 
 

@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.artifacts.page_files import PageIndex, RowsHeader
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.statistics import page_rows as rows
+from airflow_hops.ml.statistics import pages as rows
 from airflow_hops.ml.statistics import pages as statistics
 
 NUMERIC = [[1.0, 2.5], [3.0, None], None, [0.1, -4.0]]

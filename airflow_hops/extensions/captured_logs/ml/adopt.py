@@ -45,8 +45,7 @@ from airflow_hops.ml.skew.predictions import OUTPUT
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 _SPLIT = "train"

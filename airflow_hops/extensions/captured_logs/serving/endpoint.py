@@ -20,9 +20,8 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import read_signature
+from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, SignatureFileError, read_signature
 from airflow_hops.serving.models.servable import Signature
 
 V2, INVOCATIONS = "v2", "invocations"

@@ -13,9 +13,8 @@ from airflow_hops.extensions.explain.ml.trees import Array, Trees, TreeValues
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.metrics.scoring import BATCH_ROWS, ScoredModel
 from airflow_hops.ml.models.loaded_models import LoadedModel
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
 from airflow_hops.serving.models.formats import format_of
-from airflow_hops.serving.models.model_signature import read_signature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, read_signature
 
 _COLUMNS = "explained_columns"
 _OBSERVED_ROWS = 256

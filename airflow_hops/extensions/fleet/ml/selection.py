@@ -19,8 +19,7 @@ from airflow_hops.extensions.fleet.ml.entries import outcomes_of
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, Segment, write_fleet
 from airflow_hops.extensions.fleet.ml.rows import ROWS_FOLDER
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
-from airflow_hops.serving.models.model_signature import read_signature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, read_signature
 
 log = logging.getLogger(__name__)
 

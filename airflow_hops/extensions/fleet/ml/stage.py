@@ -48,8 +48,7 @@ from airflow_hops.ml.schema_files import SCHEMA_FILE, load_schema, to_text
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, step_pool
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 # Order: the index of all rows, the segments to train, and files of their sorted rows; then the pooled model; then

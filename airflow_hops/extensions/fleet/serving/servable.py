@@ -18,9 +18,13 @@ from airflow_hops.extensions.fleet.serving.loaded import MODELS
 from airflow_hops.extensions.fleet.serving.sessions import GraphModel
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
-from airflow_hops.serving.models.estimator_signature import SignatureFileError
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
+from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.model_signature import (
+    TRANSFORM_GRAPH,
+    ModelSignature,
+    SignatureFileError,
+    read_signature,
+)
 from airflow_hops.serving.models.servable import Signature
 from airflow_hops.serving.models.signature_defs import MULTICLASS
 

@@ -14,10 +14,9 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
 from airflow_hops.extensions.frameworks.serving.formats import ONNX
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable, plain_names
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, ModelSignature
 
 GraphOf = Callable[[Any, Sample, Target], Graph]
 _STEP_TOLERANCE = 1e-4

@@ -42,7 +42,7 @@ from airflow_hops.extensions.frameworks.serving.skops_files import load_estimato
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT, EstimatorInputs
 
 _BOOSTER = "model.json"
 

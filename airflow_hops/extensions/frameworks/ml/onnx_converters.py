@@ -18,7 +18,7 @@ from airflow_hops.extensions.frameworks.ml.converter_fixes import prefix_apart
 from airflow_hops.extensions.frameworks.serving.formats import ONNX
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
 from airflow_hops.ml.models.samples import Sample
-from airflow_hops.serving.models.estimator_signature import EstimatorInputs
+from airflow_hops.serving.models.model_signature import EstimatorInputs
 
 OPSET = 18
 """Opset of the graphs, which onnxruntime has supported since 2023."""

@@ -19,8 +19,7 @@ import numpy as np
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.serving.skops_files import untrusted_types
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, SIGNATURE_FILE, EstimatorInputs
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT, SIGNATURE_FILE, EstimatorInputs, ModelSignature
 
 
 class UntrustedTypes(Exception):

@@ -25,7 +25,7 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
 )
 from airflow_hops.ml.models.champion import check_architecture
 from airflow_hops.ml.models.samples import Sample
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT, EstimatorInputs
 
 if TYPE_CHECKING:
     import torch

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.serving.models.estimator_signature import (
+from airflow_hops.serving.models.model_signature import (
     MATRIX_INPUT,
     SIGNATURE_FILE,
     EstimatorInputs,
+    ModelSignature,
     SignatureFileError,
     read_inputs,
+    read_signature,
     reading_signature,
     with_columns,
 )
-from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
 
 MLFLOW_FILE = "MLmodel"
 

@@ -22,9 +22,14 @@ from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.core.serving_api.wire import has_onnx_loops
 from airflow_hops.serving.errors import ServingError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
+from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.model_signature import (
+    SIGNATURE_FILE,
+    EstimatorInputs,
+    ModelSignature,
+    SignatureFileError,
+    read_signature,
+)
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import PREDICT, ProblemOutputs, fill_info
 

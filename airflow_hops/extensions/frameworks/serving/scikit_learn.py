@@ -17,10 +17,9 @@ from airflow_hops.extensions.frameworks.serving.mlflow_signature import read_est
 from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator, untrusted_types
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
-from airflow_hops.serving.models.estimator_signature import SignatureFileError
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import ModelSignature, SignatureFileError
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import (
     LABELS,

@@ -15,8 +15,7 @@ from airflow_hops.core.capture_layout import FEEDBACK_FOLDER, folder_name, name_
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import as_utc
-from airflow_hops.extensions.governance.core.listing import CapturedFiles
-from airflow_hops.extensions.governance.core.rule import Removal
+from airflow_hops.extensions.governance.core.rule import CapturedFiles, Removal
 
 
 def sort_out(

@@ -24,10 +24,9 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, cache_key
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
-from airflow_hops.extensions.governance.core.listing import in_threads
 from airflow_hops.extensions.governance.core.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
 from airflow_hops.extensions.governance.core.removing import remove_empty_folders, take_away
-from airflow_hops.extensions.governance.core.rule import Removal, RetentionPlan
+from airflow_hops.extensions.governance.core.rule import Removal, RetentionPlan, in_threads
 from airflow_hops.extensions.governance.core.trainings import TrainingRemoval
 
 

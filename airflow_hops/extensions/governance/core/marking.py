@@ -25,9 +25,18 @@ from airflow_hops.core.store.uses import USES_NAME
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.governance.core import monitors
 from airflow_hops.extensions.governance.core.captured import sort_out
-from airflow_hops.extensions.governance.core.listing import CapturedFiles, StoreListing, in_threads
 from airflow_hops.extensions.governance.core.removing import remove_empty_folders
-from airflow_hops.extensions.governance.core.rule import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
+from airflow_hops.extensions.governance.core.rule import (
+    CapturedFiles,
+    IsActive,
+    Removal,
+    RetentionPlan,
+    RetentionRule,
+    StoreListing,
+    Track,
+    Tracked,
+    in_threads,
+)
 from airflow_hops.extensions.governance.core.trainings import StoredTraining, read_trainings, unneeded_trainings
 
 HIDDEN_NAME = "manifest.removing.json"

@@ -13,7 +13,7 @@ from airflow_hops.core.monitor_reports import listed_reports, read_report
 from airflow_hops.core.performance import PerformanceProperties
 from airflow_hops.core.skew import ComparedFiles, SkewProperties
 from airflow_hops.core.times import as_utc
-from airflow_hops.extensions.governance.core.listing import CapturedFiles, StoreListing
+from airflow_hops.extensions.governance.core.rule import CapturedFiles, StoreListing
 
 # Those of version 0.1.0 lie outside of `tasks`.
 _CURSOR = re.compile(r"_state/(?:tasks/)?([^/]+)/([^/]+)/captured\.json")

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 
 from airflow_hops.core.artifacts.artifact import name_in
 from airflow_hops.core.training.record import TrainingRecord, read_training
-from airflow_hops.extensions.governance.core.listing import StoreListing, in_threads
-from airflow_hops.extensions.governance.core.rule import Removal
+from airflow_hops.extensions.governance.core.rule import Removal, StoreListing, in_threads
 
 _RECORD = re.compile(r"_trainings/([^/]+)/([0-9a-f]{32})\.json")
 

@@ -24,9 +24,8 @@ from airflow_hops.ml.model_server.server import ModelServer, traffic_of
 from airflow_hops.ml.model_server.steering import ConfigByRpc
 from airflow_hops.ml.model_server.version_folders import LocalFolders, check_model, version_folders
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.lookups import LOOKUP_NAME
-from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE
 

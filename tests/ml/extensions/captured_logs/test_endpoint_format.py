@@ -31,10 +31,8 @@ from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.schema import stage as schema
 from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.testing.model_formats import ModelFormatContract
 from tests import flights_examples

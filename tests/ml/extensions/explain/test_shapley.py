@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from airflow_hops.extensions.explain.ml.dependence import grid, partial_dependence
+from airflow_hops.extensions.explain.ml.explain import grid, partial_dependence
 from airflow_hops.extensions.explain.ml.importance import carrying, constant_loss, permutation_importance, row_loss
 from airflow_hops.extensions.explain.ml.shapley import Explainer, predictions_per_row
 

@@ -31,9 +31,8 @@ from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags, F
 from airflow_hops.ml.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.lookups import Lookup, LookupFile, with_lookup
-from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call, Servable
 from airflow_hops.serving.parts import ServerPart
 from airflow_hops.testing.server_parts import ServerPartContract

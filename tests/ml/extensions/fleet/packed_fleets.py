@@ -14,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from airflow_hops.core.serving_api.tensors import BY_NAME
 from airflow_hops.extensions.fleet.core.linear import CategoryEncoding, Encoding, NumberEncoding, weights_to_bytes
 from airflow_hops.extensions.fleet.core.packs import LINEAR, ONNX, FleetDescription, PackWriter, write_index
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
-from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.model_signature import SIGNATURE_FILE, EstimatorInputs, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 ENCODING = Encoding(

@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from airflow_hops.extensions.fleet.core.options import FleetOptions
-from airflow_hops.extensions.fleet.ml.choice import choose
 from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
 from airflow_hops.extensions.fleet.ml.learners import learner_of
+from airflow_hops.extensions.fleet.ml.segments import choose
 
 STRENGTHS = (10.0, 100.0, 1000.0)
 WIDTH = 3

@@ -16,10 +16,10 @@ from shops import replaced
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.extensions.fleet.core.source import SegmentSource
-from airflow_hops.extensions.fleet.ml.choice import choose
 from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.learners import learner_of
+from airflow_hops.extensions.fleet.ml.segments import choose
 from airflow_hops.ml.metrics.metrics import copies_of
 
 ODD: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {

@@ -27,8 +27,7 @@ from airflow_hops.extensions.fleet.serving.loaded import MODELS, LoadedModels
 from airflow_hops.extensions.fleet.serving.sessions import GraphModel
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.testing.model_formats import ModelFormatContract
 from airflow_hops.testing.server_parts import ServerPartContract
@@ -337,7 +336,7 @@ import numpy as np
 from airflow_hops.extensions.fleet.core.packs import Fleet
 from airflow_hops.extensions.fleet.serving.loaded import MODELS
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -11,8 +11,7 @@ from sklearn.datasets import load_wine
 
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 
 PRICE = Target("price", "regression")
 WINE = Target("wine", "multiclass", ("barolo", "grignolino", "barbera"))

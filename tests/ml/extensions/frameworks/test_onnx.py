@@ -26,8 +26,7 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Call
 from tests.ml.random_encodings import encode
 

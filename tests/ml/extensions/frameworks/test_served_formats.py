@@ -31,9 +31,8 @@ from airflow_hops.extensions.frameworks.serving.skops_files import load_estimato
 from airflow_hops.ml.model_server.version_folders import LocalFolders, check_model
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
-from airflow_hops.serving.models.formats import open_model, version_opener
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.formats import ModelOptions, open_model, version_opener
+from airflow_hops.serving.models.model_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving.models.servable import Call
 
 pytestmark = pytest.mark.xdist_group("formats")

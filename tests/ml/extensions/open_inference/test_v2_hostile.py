@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.extensions.open_inference.serving.rest_body import Body
+from airflow_hops.extensions.open_inference.serving.rest_api import Body
 from tests.ml.extensions.open_inference.v2_client import FORMS, HEADER, Refused, V2Client, infer_body, infer_message
 
 X = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 2.0, 3.0]}

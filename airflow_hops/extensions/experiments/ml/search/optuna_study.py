@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
@@ -36,9 +37,9 @@ from airflow_hops.extensions.experiments.ml.search.attributes import (
     trial_key,
     trial_record,
 )
+from airflow_hops.extensions.experiments.ml.search.differential_evolution import DifferentialEvolutionSampler
 from airflow_hops.extensions.experiments.ml.search.distributions import decoded, distributions_of, encoded
 from airflow_hops.extensions.experiments.ml.search.journal import StoreJournal
-from airflow_hops.extensions.experiments.ml.search.samplers import pruner_of, resumed_seed, sampler_of
 from airflow_hops.ml.step.context import resolve
 
 # Changes are written at most about once a second, by the search that holds the study's lease; check() before each write
@@ -352,3 +353,32 @@ def _write(to: optuna.Study | Trial, known: Mapping[str, Any], record: StudyReco
     for name, value in record.to_dict().items():
         if name not in known or known[name] != value:
             to.set_user_attr(name, value)
+
+
+def resumed_seed(options: SearchOptions, trials: int) -> int:
+    """Returns the sampler's seed; a study that resumes after some trials must not repeat its random numbers."""
+    return int(numpy.random.SeedSequence([options.seed, trials]).generate_state(1)[0]) if trials else options.seed
+
+
+def sampler_of(options: SearchOptions, seed: int) -> optuna.samplers.BaseSampler:
+    """Returns the sampler of a search; a grid's points are not sampled."""
+    match options.sampler:
+        case "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case "differential_evolution":
+            return DifferentialEvolutionSampler(seed)
+        case "tpe":
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=options.parallel > 1)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def pruner_of(options: SearchOptions) -> optuna.pruners.BasePruner:
+    """Returns the pruner of a search."""
+    match options.pruner:
+        case "median":
+            return optuna.pruners.MedianPruner()
+        case "asha":
+            return optuna.pruners.SuccessiveHalvingPruner()
+        case "hyperband":
+            return optuna.pruners.HyperbandPruner()
+    return optuna.pruners.NopPruner()

@@ -25,8 +25,14 @@ from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
+from airflow_hops.serving.models.model_signature import (
+    SIGNATURE_FILE,
+    TRANSFORM_GRAPH,
+    EstimatorInputs,
+    ModelSignature,
+    SignatureFileError,
+    read_signature,
+)
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 ONNX, SKOPS = "onnx", "skops"
