@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.flags import Flags
@@ -27,6 +28,15 @@ LOOKUP_NAME = "lookup.json"
 
 OpenLookup = Callable[[Servable, Mapping[str, Any]], Servable]
 """Returns a version that fills inputs by a description, and asks the given version; raises ServingError."""
+
+
+def refuse_lookup(folder: Path, service: str) -> None:
+    """Raises BadInput if the model in a folder needs a look-up of features, which a service does not run."""
+    if (folder / LOOKUP_NAME).exists():
+        raise BadInput(
+            f"{folder / LOOKUP_NAME}: the model needs a look-up of features, which {service} does not run; join them "
+            "in prepare and deploy it without a lookup, or serve it with 'airflow hops serve' (kind 'bundled')"
+        )
 
 
 @dataclass(frozen=True)

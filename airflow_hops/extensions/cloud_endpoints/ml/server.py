@@ -19,7 +19,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.cloud_endpoints.ml.endpoints import CloudEndpoints
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.model_server.version_folders import own_folders
-from airflow_hops.serving.models.lookups import LOOKUP_NAME
+from airflow_hops.serving.models.lookups import refuse_lookup
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,7 @@ class EndpointServer(ModelServer):
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model to its version's folder; see :meth:`ModelServer.publish`."""
-        if (model / LOOKUP_NAME).exists():
-            raise BadInput(
-                f"{model}: the model needs a look-up of features, which {self.shares.service} does not run; serve it "
-                "with 'airflow hops serve' (kind 'bundled'), or deploy it without a lookup"
-            )
+        refuse_lookup(model, self.shares.service)
         return super().publish(model, model_name, version, fingerprint)
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:

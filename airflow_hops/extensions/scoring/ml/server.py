@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import traffic_config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
@@ -22,7 +21,7 @@ from airflow_hops.extensions.scoring.ml.captured import scored_rows
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.model_server.steering import StoredConfig
 from airflow_hops.ml.model_server.version_folders import version_folders
-from airflow_hops.serving.models.lookups import LOOKUP_NAME
+from airflow_hops.serving.models.lookups import refuse_lookup
 
 _LOCK_S = 300.0
 
@@ -57,11 +56,7 @@ class BatchServer(ModelServer):
         Raises:
             BadInput: the model does not load, takes no columns of examples, or needs a look-up of features.
         """
-        if (model / LOOKUP_NAME).exists():
-            raise BadInput(
-                f"{model}: the model needs a look-up of features, which the kind 'batch' does not do; join them in "
-                "prepare, or serve the model with 'airflow hops serve' (kind 'bundled')"
-            )
+        refuse_lookup(model, "a model server of the kind 'batch'")
         SignatureModel(model, "serving_default")
         return super().publish(model, model_name, version, fingerprint)
 
