@@ -25,7 +25,7 @@ from airflow_hops.ml.model_server.steering import ConfigByRpc
 from airflow_hops.ml.model_server.version_folders import LocalFolders, check_model, version_folders
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import ModelOptions, open_model
-from airflow_hops.serving.models.lookups import LOOKUP_NAME
+from airflow_hops.serving.models.lookups import refuse_lookup
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE
 
@@ -60,12 +60,12 @@ class MLServer(ModelServer):
             BadInput: MLServer cannot serve the model, or the folder holds another one.
         """
         check_model(model, served_by=self.at.kind)
-        for name, purpose in ((TRANSFORM_GRAPH, "a graph of TensorFlow"), (LOOKUP_NAME, "a look-up of features")):
-            if (model / name).exists():
-                raise BadInput(
-                    f"{model}: the model needs {purpose} ({name}), which MLServer does not run; serve it with 'airflow "
-                    "hops serve' (kind 'bundled')"
-                )
+        refuse_lookup(model, "MLServer")
+        if (model / TRANSFORM_GRAPH).exists():
+            raise BadInput(
+                f"{model}: the model needs a graph of TensorFlow ({TRANSFORM_GRAPH}), which MLServer does not run; "
+                "serve it with 'airflow hops serve' (kind 'bundled')"
+            )
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             shutil.copytree(model, folder)
