@@ -223,18 +223,16 @@ def _dag(
         loop = extensions(LOOPS)["score"].load()
         defaults = {"hops_conn_id": loop.CONN_ID, **(arguments.get("default_args") or {})}
         arguments = {**arguments, "default_args": defaults}
-        scoring = loop.scoring_dag(
-            f"training_loop {model_name!r}: ",
-            model_name,
-            tasks["ingest"]["sources"],
-            tasks["prepare"],
-            score,
-            _given(**{name: arguments.get(name) for name in _SHARED}),
-            file,
-        )
+        shared = _given(**{name: arguments.get(name) for name in _SHARED})
+        try:
+            scored, silent = loop.scoring_dag(
+                model_name, file, shared, tasks["ingest"]["sources"], tasks["prepare"], **score
+            )
+        except BadArgument as error:
+            raise error.with_text(f"training_loop {model_name!r}: score: {error}") from None
         clock = CronTriggerTimetable("@daily", timezone="UTC")  # notices that nothing is scored
-        watching = {"schedule": AssetOrTimeSchedule(timetable=clock, assets=[scoring.scored])}
-        watched = {**watched, "silent_after": scoring.silent_after}
+        watching = {"schedule": AssetOrTimeSchedule(timetable=clock, assets=[scored])}
+        watched = {**watched, "silent_after": silent}
     drifted = monitoring.get("asset", Asset(f"{model_name}_drifted"))
     own = {"dag_id": f"{model_name}_training", "max_active_runs": 1, "catchup": False, "tags": ["hops"], **arguments}
     made = dag_of(file, schedule=own.pop("schedule", [drifted]), **own)
@@ -248,8 +246,8 @@ def _dag(
         )
     _check_mappings(f"training_loop {model_name!r}: monitoring: ", {"skew": monitoring.get("skew")})
     skew = {**watched, **(monitoring.get("skew") or {})}
-    shared: dict[str, Any] = {name: own[name] for name in _SHARED if name in own}
-    settings: dict[str, Any] = {**watching, **shared, **monitoring, "asset": drifted, "skew": skew}
+    common: dict[str, Any] = {name: own[name] for name in _SHARED if name in own}
+    settings: dict[str, Any] = {**watching, **common, **monitoring, "asset": drifted, "skew": skew}
     retraining_loop(model_name, policy=policy, **settings).fileloc = file
     return made
 

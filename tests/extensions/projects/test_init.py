@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_models import Pipeline
@@ -57,8 +58,15 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
         bag = DagBag(project)
         features = vars(sys.modules.pop("rows.features"))
         del sys.modules["rows"]
-    assert not bag.import_errors and set(bag.dags) == {"rows_training", "rows_monitoring"}
-    return features, {task_id: task for dag in bag.dags.values() for task_id, task in dag.task_dict.items()}
+    assert not bag.import_errors and bag.dags.keys() - {"rows_scoring"} == {"rows_training", "rows_monitoring"}
+    scored = {
+        f"rows: {task_id}": task
+        for task_id, task in bag.dags.pop("rows_scoring", DAG("none", schedule=None)).task_dict.items()
+    }
+    return features, {
+        **{task_id: task for dag in bag.dags.values() for task_id, task in dag.task_dict.items()},
+        **scored,
+    }
 
 
 @pytest.mark.slow
@@ -68,16 +76,17 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format) | st.just("/data/{{ 1 + 1 }}.csv"),
     st.sampled_from([",", ";", "\t"]),
     st.lists(st.sampled_from(HOSTILE), min_size=2, max_size=2),
+    st.booleans(),
 )
 def test_a_project_is_python_whatever_the_columns_are_called(
-    names: list[str], uri: str, delimiter: str, texts: list[str]
+    names: list[str], uri: str, delimiter: str, texts: list[str], is_batch: bool
 ) -> None:
     spark = len({name.lower() for name in names}) < len(names)
     described = table(
         names, delimiter=delimiter, null_values=("", "NA", texts[0]), units=texts[1:], quote="'", escape="\\"
     )
     with pytest.MonkeyPatch.context() as patch:
-        features, tasks = load(project_files("rows", uri, "latin-1", described, spark=spark), patch)
+        features, tasks = load(project_files("rows", uri, "latin-1", described, spark=spark, is_batch=is_batch), patch)
     assert tasks["prepare"].engine == ("spark" if spark else "duckdb")
     assert features["NUMBERS"] == described.named("number")
     assert features["CATEGORIES"] == described.named("category")
@@ -92,6 +101,13 @@ def test_a_project_is_python_whatever_the_columns_are_called(
     assert source.null_values == ("", "NA", texts[0]) and source.units == (texts[1],)
     columns = prepare.label_column, prepare.key, prepare.time, prepare.weight
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
+    assert ("rows: score" in tasks) == is_batch
+    if is_batch:
+        tasks["rows: ingest"].render_template_fields({})
+        rows = Source.from_value("rows", tasks["rows: ingest"].sources["rows"])
+        assert (rows.uri, rows.time_column, set(rows.columns or ())) == (uri, names[2], set(names[1:]))
+        assert set(rows.schema) == set(source.schema) - {names[0]}
+        assert tasks["rows: score"].columns == names[1:3] and tasks["skew"].hops_conn_id == "hops_batch"
 
 
 def test_often_missing_label_raises_max_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +155,16 @@ def test_report_has_one_line_per_column_and_a_valid_request() -> None:
     shown = subprocess.run(["bash", "-c", curl.replace("curl -d", "printf %s", 1)], capture_output=True, text=True)
     body, _, url = shown.stdout.rpartition("http://")
     assert json.loads(body) == {"instances": [dict.fromkeys(HOSTILE, "it's")]} and url == "h:1/v1/models/rows:predict"
+
+
+def test_project_that_scores_tables_names_no_server() -> None:
+    columns = [ColumnDescription("y", "integer", 0, "1", "label"), ColumnDescription("x", "float", 0, "1.0", "number")]
+    described = TableDescription(100, True, columns, "binary", ["0", "1"], {}, {"x": 1.0}, "csv")
+    sources = project_files("rows", "/rows.csv", "utf8", described, is_batch=True)
+    assert '"score": {"shadow": True}' in sources["training.py"], "without a key"
+    assert not any(word in source for source in sources.values() for word in ("client", "request", "hops serve"))
+    text = "\n".join(report("rows", "rows.csv", described, Path("/dags/rows"), {}))
+    assert "airflow dags trigger rows_scoring" in text and "curl" not in text and "serve" not in text
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_hops import BadInput, Source, training_loop
 from airflow_hops.core.errors import ConnectionNotFound
-from airflow_hops.extensions.scoring.operators.loop import scoring_dag
+from airflow_hops.extensions.scoring.operators import loop
 from airflow_hops.extensions.scoring.operators.run_windows import RunWindow, run_window, silent_after
+from airflow_hops.operators.retraining_loop import dag_of
 from airflow_hops.runner.settings import read_settings
 from tests.extensions.tables import conftest as databases
 
@@ -90,7 +91,11 @@ def test_loop_makes_the_dag_that_scores(tmp_path: Path) -> None:
 def scoring(score: Any, **prepare: Any) -> Any:
     """The scoring DAG of a loop of this file."""
     prepare = {**CHURN["prepare"], "label": "churned", "key": "customer", "time": "at", "newest": 3, **prepare}
-    return scoring_dag("churn: ", "churn", CHURN["sources"], prepare, score, {}, __file__).dag
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[Any] = []
+        patch.setattr(loop, "dag_of", lambda file, **own: made.append(dag_of(file, **own)) or made[0])
+        loop.scoring_dag("churn", __file__, {}, CHURN["sources"], prepare, **score)
+    return made[0]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +128,14 @@ def test_rows_take_the_place_of_the_main_table(rows: Any, expected: dict[str, st
         ({"rows": ROWS, "score": {"model_name": "m"}}, "score={'model_name': 'm'} contradicts model_name='churn'"),
         ({"rows": ROWS, "score": {"shadows": True}}, "shadows"),
         ({"rows": ROWS, "prepare": {"label": "y"}}, "score: prepare={'label': 'y'} contradicts label=None"),
-        ({"rows": ROWS, "prepare": 3}, "score: prepare is 3, expected arguments of an operator by name"),
+        ({"rows": ROWS, "prepare": 3}, "score: prepare is 3, expected a mapping"),
         ({"rows": ROWS, "write": {"batch": "b"}}, "score: write has no effect without the table to write to"),
         ({"rows": ROWS, "to": "s3://lake/scores"}, "table: uri is 's3://lake/scores'"),
         ({"rows": ROWS, "to": 3}, "table is 3, expected a Table, or text, or a mapping"),
         ({"rows": {"events": ROWS, "shop": ROWS}}, "rows has a table 'shop', which the sources lack; did you"),
         ({"rows": ROWS, "partition_length": 1}, "score: partition_length is 1, expected a timedelta above 0"),
-        ({"rows": ROWS, "asset": "scores"}, "score: asset is 'scores', expected an Asset"),
+        ({"rows": ROWS, "asset": "scores"}, "score: asset is 'scores', expected a Asset"),
+        ({"rows": ROWS, "file": "x"}, "score: there is no argument 'file'"),
         ({"rows": ROWS, "key": "id"}, "it is one of the task 'prepare'"),
         ("rows", "score is 'rows', expected"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
+
 from airflow_hops.cli.arguments import ARG_VERBOSE, Arg, CLICommand, command, flag, option, repeated
 
 _INIT_ARGUMENTS = (
@@ -46,6 +48,11 @@ _INIT_ARGUMENTS = (
         "--escape",
         "Character that escapes quotes in a CSV file; empty if they are doubled (default: recognised)",
         metavar="MARK",
+    ),
+    Arg(
+        ("--batch",),
+        action=BooleanOptionalAction,
+        help="Whether the model scores tables, and never listens on a port (default: asked on a terminal; else no)",
     ),
     flag("--spark", "Prepare on Spark, which needs Java, instead of DuckDB"),
     option("--encoding", "Encoding of a CSV file (default: utf8)", default="utf8"),

@@ -50,7 +50,10 @@ def init(args: Namespace) -> None:
         table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=print_warning).value)
     except HopsError as error:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
-    files = project_files(name, uri, args.encoding, table, spark=args.spark)
+    is_batch = args.batch
+    if is_batch is None and sys.stdin.isatty():
+        is_batch = input("Does the model answer requests, or score tables? [requests/tables] ").strip().startswith("t")
+    files = project_files(name, uri, args.encoding, table, spark=args.spark, is_batch=bool(is_batch))
     try:  # writes all files or none
         with staged(folder) as staging:
             staging.mkdir()
@@ -58,12 +61,12 @@ def init(args: Namespace) -> None:
                 (staging / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written ({error}); choose another folder with --output") from None
-    for line in report(name, uri, table, folder, hook.settings.services):
+    for line in report(name, uri, table, folder, {} if is_batch else hook.settings.services):
         print(line)
 
 
 def report(name: str, uri: str, table: TableDescription, folder: Path, services: Mapping[str, str]) -> Iterator[str]:
-    """Yields a description of the columns, and the next steps."""
+    """Yields a description of the columns, and the next steps; ``services`` is empty for a model that scores tables."""
     extent = "" if table.whole else "the first "
     yield f"{uri}: {extent}{table.rows} rows"
     yield ""
@@ -86,9 +89,12 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield ""
     yield f"Written to {folder}: correct wrong guesses there, and run it:"
     yield ""
-    yield "  airflow hops serve   # in a terminal of its own, as deploying needs it"
+    if services:
+        yield "  airflow hops serve   # in a terminal of its own, as deploying needs it"
     yield "  airflow dags reserialize   # so that a running Airflow knows the DAGs at once, not within minutes"
     yield f"  airflow dags trigger {name}_training"
+    if not services:
+        yield f"  airflow dags trigger {name}_scoring   # once the training has deployed a model"
     if rest_port := services.get("serving_rest_port"):
         body = json.dumps({"instances": [table.request]}).replace("'", "'\\''")
         host = services["serving_host"]

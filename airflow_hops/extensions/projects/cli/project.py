@@ -41,14 +41,33 @@ _CLASSIFICATION = {
         common = counts[numbers] >= 5  # rarer classes have no rows to compare models on
 """,
 }
+_SERVED = {
+    "served": "serves it",
+    "compared": "requests",
+    "kind": "a served model",
+    "clients": ", and that clients send",
+}
+_SCORING = {
+    "served": "scores tables by it",
+    "compared": "scored rows",
+    "kind": "a model that scores tables",
+    "clients": "",
+}
+_ROWS = """
+# The rows to score have no label yet.
+ROW_COLUMNS = tuple(name for name in {columns} if name != LABEL)
+ROW_SCHEMA = {{name: type_ for name, type_ in COLUMNS.items() if name != LABEL}}
+"""
 _TEMPLATES = Path(__file__).with_name("project_files")
 """Folder with the project's files as :class:`string.Template`."""
 
 
 def project_files(
-    name: str, uri: str, encoding: str, table: TableDescription, *, spark: bool = False
+    name: str, uri: str, encoding: str, table: TableDescription, *, spark: bool = False, is_batch: bool = False
 ) -> dict[str, str]:
     """Returns the source files of a project, by name; it prepares with DuckDB, or on Spark.
+
+    Its model answers requests, or with ``is_batch`` scores tables.
 
     ``name`` must be an identifier, ``uri`` an absolute path or a URI; ``encoding`` is that of a CSV file.
     """
@@ -60,6 +79,7 @@ def project_files(
     source = "".join(
         f", {argument}={_as_they_stand(_literal(value), value)}" for argument, value in _csv_format(table, encoding)
     )
+    score = _score(name, table, shown, source) if is_batch else ""
     others = [_literal(name) for role in ("key", "time", "weight") for name in table.named(role)]
     values = {
         "name": name,
@@ -75,8 +95,13 @@ def project_files(
         "timedelta": "from datetime import timedelta\n\n" if table.newest_s else "",
         "uri": shown,
         "read": read,
-        "literal": "from airflow.sdk import literal\n" if "literal(" in f"{shown}{read}{source}" else "",
+        "literal": "from airflow.sdk import literal\n" if "literal(" in f"{shown}{read}{source}{score}" else "",
         "source": source,
+        **(_SCORING if is_batch else _SERVED),
+        "score": score,
+        "rows": _ROWS.format(columns=columns) if is_batch else "",
+        "row_names": ", ROW_COLUMNS, ROW_SCHEMA" if is_batch else "",
+        "scorer": f"``{name}_scoring`` scores each day's rows by the version that serves.\n" if is_batch else "",
         "prepare": _entries([*([("engine", "spark")] if spark else []), *_prepare(table)]),
         "evaluate": f"    evaluate={_literal({'minimum': dict(table.minimum)})},\n" if table.minimum else "",
         "min_rows": min(1000, max(100, table.rows // 2)),
@@ -120,6 +145,22 @@ def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, s
             yield "thousands", table.thousands
         if table.units:
             yield "units", tuple(table.units)
+
+
+def _score(name: str, table: TableDescription, uri: str, source: str) -> str:
+    """Returns the argument ``score``: the same file, until a person names another one, without the label."""
+    time = table.only("time")
+    window = f", time_column={_as_they_stand(_literal(time.name), [time.name])}" if time else ""
+    columns = f"columns={_as_they_stand('ROW_COLUMNS', [each.name for each in table.columns])}"
+    shadow = (
+        "" if table.only("key") else '        "score": {"shadow": True},  # a canary\'s rows are chosen by their key\n'
+    )
+    return (
+        "    score={\n"
+        f'        "rows": Source({uri}, {columns}, schema=ROW_SCHEMA{window}{source}),\n'
+        f'        # "to": Table(conn_id="warehouse", name="{name}_scores"),  # of airflow_hops.extensions.tables\n'
+        f'{shadow}        "is_paused_upon_creation": False,\n        "tags": ["hops", "{name}"],\n    }},\n'
+    )
 
 
 def _columns(table: TableDescription) -> str:
