@@ -225,7 +225,7 @@ def test_decision_on_the_page_changes_serving_where_it_is_allowed(
     page.get_by_role("button", name="Promote", exact=True).click()
     dialog.get_by_role("textbox", name="Reason").fill("it was a test")
     expect(dialog.get_by_role("button", name="Promote")).to_be_disabled()  # what was rolled back is chosen by a person
-    dialog.get_by_label("Version").select_option(str(champion))
+    dialog.get_by_label("Version", exact=True).select_option(str(champion))
     expect(dialog).to_contain_text(f"Promote version {champion} of {MODEL}?")
     expect(dialog).to_contain_text(f"Version {champion} was rolled back before")
     dialog.get_by_role("button", name="Promote").click()

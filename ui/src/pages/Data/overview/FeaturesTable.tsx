@@ -36,7 +36,12 @@ interface Props {
 export function FeaturesTable({ rows, shown, style, group, roles, formatTime, opened, onOpen, toolbar }: Props) {
   const height = Math.max(shown.length, 2) * LINE + 10;
   const measures = [...new Set(rows.flatMap((row) => row.distances.map((each) => each?.measure ?? [])).flat())];
-  const named = measures.length ? ` (${measures.map(measureSymbol).sort().join(", ")})` : "";
+  const named = measures.length
+    ? ` (${measures
+        .map((each) => (each === "distance" ? "of rows" : measureSymbol(each)))
+        .sort()
+        .join(", ")})`
+    : "";
   const columns = useMemo(
     () => columnsOf({ shown, style, group, roles, formatTime, height, narrow: opened !== null, named }),
     [shown, style, group, roles, formatTime, height, opened, named],
@@ -133,6 +138,7 @@ function columnsOf({
     column("name", "Feature", {
       fixed: true,
       width: narrow ? 150 : 200,
+      minWidth: 135,
       value: (row) => row.name,
       render: (row) => <Name row={row} roles={roles} />,
     }),
@@ -150,7 +156,7 @@ function columnsOf({
     shown.length > 1 &&
       column("distance", `Distance${named}`, {
         align: "end",
-        width: 120,
+        width: 152,
         help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}, from 0 (the same distribution) to 1`,
         descendingFirst: true,
         value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
