@@ -191,7 +191,7 @@ def test_tutorial_ends_with_a_served_and_monitored_model(reader: Reader) -> None
     assert captured.num_rows == 1 + 333
 
 
-@pytest.mark.parametrize("name", ["tutorial.md", "own_project.md"])
+@pytest.mark.parametrize("name", ["tutorial.md", "own_project.md", "nightly.md"])
 def test_code_and_commands_of_the_tutorials_are_valid(name: str) -> None:
     from airflow.cli.cli_parser import get_parser
 
