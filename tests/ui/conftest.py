@@ -6,6 +6,7 @@ saves a developer the demo, and shows what is built; a test that changes what is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -167,24 +168,37 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
         "PYTHONPATH": str(example_pages(shown.home / "example_pages")),
         "AIRFLOW__METRICS__STATSD_ON": "False",  # the metrics and events are the demo's
         "AIRFLOW__OPENLINEAGE__DISABLED": "True",
+        **users(url, passwords),
+    }
+    with serving(port, settings, shown.home / "logs" / "users.log"):
+        yield Site(url, shown.home, PASSWORDS, settings)
+
+
+def users(url: str, passwords: Path) -> dict[str, str]:
+    """Returns the settings of an API server at an address, at which users log in."""
+    return {
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": USERS,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
     }
-    log = shown.home / "logs" / "users.log"
+
+
+@contextlib.contextmanager
+def serving(port: int, settings: dict[str, str], log: Path) -> Iterator[None]:
+    """Runs an API server of an Airflow, once it answers."""
     command = [sys.executable, "-m", "airflow", "api-server", "--apps", "core", "--port", str(port)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
     try:
         wait_for(
-            lambda: process.poll() is not None or answers(url),
+            lambda: process.poll() is not None or answers(settings["AIRFLOW__API__BASE_URL"]),
             lambda: log.read_text()[-3000:],
             STARTUP_TIMEOUT_S,
             poll_s=0.2,
         )
         assert process.poll() is None, log.read_text()[-3000:]
-        yield Site(url, shown.home, PASSWORDS, settings)
+        yield
     finally:
         process.terminate()
         process.wait()

@@ -30,7 +30,7 @@ OF_A_PIPELINE = {
 TABS = {DAG: ("/tasks/train", "/tasks/evaluate", "/tasks/validate", ""), MONITOR: ("/tasks/skew",)}
 """The tabs on a run and on its tasks, by DAG, which are looked at with the part ``tabs``."""
 BUTTONS = (
-    ("?", "Skew"),
+    ("?", "Choose columns"),
     ("overview?", f"{DAG}: choose a pipeline"),
     ("data?", "Add data"),
     ("data?", "Choose columns"),

@@ -138,6 +138,19 @@ export function formatRelative(time: string | number | Date, now: number): strin
   return Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds), "second");
 }
 
+const WEEK_MS = 6 * 86_400_000;
+
+/** A time since when something is so: `3:12` of the same day, `Monday` of the last days, else `3 Nov`. */
+export function formatSince(time: string | number | Date, now: number, zone: string): string {
+  const [date, clock] = formatTime(time, zone).split(" ");
+  if (date === formatTime(now, zone).split(" ")[0]) {
+    return clock?.slice(0, -3).replace(/^0/, "") ?? "";
+  }
+  const isRecent = Math.abs(now - new Date(time).getTime()) < WEEK_MS;
+  const parts = isRecent ? { weekday: "long" as const } : { day: "numeric" as const, month: "short" as const };
+  return new Intl.DateTimeFormat("en-GB", { timeZone: zone, ...parts }).format(new Date(time));
+}
+
 const SHORT = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d)/;
 const SHORT_WITH_SECONDS = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)/;
 

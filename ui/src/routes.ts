@@ -143,7 +143,12 @@ export const runsPath = (
 /** A model, or all of a pipeline's; with one version or refused candidate opened, or a tab. */
 export const modelsPath = (
   dagId: string,
-  to: { model?: string; version?: string | number; candidate?: ArtifactRef; tab?: "evaluation" | "decisions" } = {},
+  to: {
+    model?: string;
+    version?: string | number;
+    candidate?: ArtifactRef;
+    tab?: "evaluation" | "decisions" | "performance";
+  } = {},
 ): string =>
   withQuery(to.model ? `${ROOT}/models/${encodeURIComponent(to.model)}` : `${ROOT}/models`, {
     dag: dagId,

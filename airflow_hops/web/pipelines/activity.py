@@ -1,4 +1,4 @@
-"""Activity of served models: live traffic shares, requests, and skew by check.
+"""Activity of served models: shares and requests as model servers report them, and whether they answer.
 
 Pages load it separately, since it waits for model servers; the list of pipelines needs only database and store.
 """
@@ -6,22 +6,27 @@ Pages load it separately, since it waits for model servers; the list of pipeline
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, ServerUnreachable
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
+from airflow_hops.web.artifacts.lookup import hook_of
+from airflow_hops.web.artifacts.tasks import PipelineModel, read_pipelines
 from airflow_hops.web.models.live import LiveModel, LiveVersion, NoProcess, server_of
-from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
+from airflow_hops.web.models.records import external_endpoint, read_model_record
+from airflow_hops.web.pipelines.health import Finding
 from airflow_hops.web.types import Model
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/pipelines", tags=["pipelines"])
-_CHECKS = 24
+TENSORFLOW = "tensorflow_model_server"
+_silent_since: dict[str, datetime] = {}
+"""Time at which this process first got no answer from the server of a connection; empty for servers that answer."""
 
 DagIds = Annotated[list[str], Query(min_length=1, max_length=100, description="The pipelines' DAGs")]
 
@@ -31,8 +36,8 @@ class Activity(Model):
 
     traffic: LiveModel | None
     """Versions with their counts as the model server reports them; null if the pipeline serves no model."""
-    skew: list[SkewPoint]
-    """The newest checks, oldest first."""
+    health: list[Finding]
+    """What the server's answer adds to the pipeline's health: at most one finding."""
 
 
 @router.get("/activity")
@@ -41,39 +46,62 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
     allowed = may_read_results(user)
     with create_session() as session:
         known = read_pipelines(session, list(readable))
-        shown = {each: known[each] for each in dag_id if each in known and each in allowed}
-        watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
-        watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
-        watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
-        reports = with_properties(last_returned(session, watcher_ids, "skew", last=_CHECKS))
+    shown = {each: known[each] for each in dag_id if each in known and each in allowed}
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
     asked = sorted({model.hops_conn_id for model in models.values()})
     with reading_threads() as threads:
-        servers = dict(zip(asked, threads.map(_ask, asked), strict=True))
-    activities = {}
-    for name, pipeline in shown.items():
-        model = models.get(name)
-        traffic = _traffic(servers[model.hops_conn_id], model.name) if model else None
-        activities[name] = Activity(traffic=traffic, skew=skew_points(pipeline, reports)[-_CHECKS:])
-    return activities
+        answers = dict(zip(asked, threads.map(_ask, asked), strict=True))
+    return {
+        name: _activity(models[name], answers[models[name].hops_conn_id])
+        if name in models
+        else Activity(traffic=None, health=[])
+        for name in shown
+    }
 
 
-def _ask(conn_id: str) -> Mapping[str, Any] | str:
+def _ask(conn_id: str) -> Mapping[str, Any] | HopsError | str:
+    """Returns the server's counts, its error, or why it keeps no counts."""
     try:
         client, server = server_of(conn_id)
         if not server.is_bundled:
+            if server.kind == TENSORFLOW:
+                client.status("any")  # it answers that it has no such model
             return f"{client.address} is a {server.kind}, which keeps no counts per version"
-        stats: Mapping[str, Any] = client.stats()
-        return stats
+        result: Mapping[str, Any] = client.stats()
     except NoProcess:
         return {}
+    except ServerUnreachable as error:
+        _silent_since.setdefault(conn_id, datetime.now(UTC))
+        return error
     except HopsError as error:
-        return str(error)
+        return error
+    _silent_since.pop(conn_id, None)
+    return result
 
 
-def _traffic(answer: Mapping[str, Any] | str, model_name: str) -> LiveModel:
+def _activity(model: PipelineModel, answer: Mapping[str, Any] | HopsError | str) -> Activity:
     if isinstance(answer, str):
-        return LiveModel(problem=answer)
-    counted = (answer.get("models") or {}).get(model_name, {}).get("versions", {})
+        return Activity(traffic=LiveModel(problem=answer), health=[])
+    if isinstance(answer, HopsError):
+        return _without_answer(model, answer)
+    counted = (answer.get("models") or {}).get(model.name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
-    return LiveModel(versions=sorted(versions, key=lambda each: each.version))
+    return Activity(traffic=LiveModel(versions=sorted(versions, key=lambda each: each.version)), health=[])
+
+
+def _without_answer(model: PipelineModel, error: HopsError) -> Activity:
+    """Returns what is known of a model about which no server tells; one that another installation serves needs none."""
+    try:
+        endpoint = external_endpoint(read_model_record(hook_of(model.hops_conn_id).store, model.name))
+    except HTTPException:  # the list of pipelines says so
+        endpoint = None
+    if endpoint is not None:
+        return Activity(traffic=LiveModel(address=endpoint, external=True), health=[])
+    if isinstance(error, ServerUnreachable):
+        since = _silent_since.get(model.hops_conn_id)
+        finding = Finding(
+            state="broken", about="server", text="the server does not answer", since=since, detail=str(error)
+        )
+    else:
+        finding = Finding(state="unknown", about="server", text="because the server cannot be asked", detail=str(error))
+    return Activity(traffic=LiveModel(problem=str(error)), health=[finding])

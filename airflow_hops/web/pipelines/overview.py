@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
@@ -13,7 +13,6 @@ from airflow_hops.airflow_internals.database import (
     DagModel,
     HITLDetail,
     TaskInstance,
-    TaskInstanceState,
     create_session,
     instance_columns,
 )
@@ -31,9 +30,9 @@ from airflow_hops.web.pipelines.routes import (
 )
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schema.proposals import waits_for_decision
-from airflow_hops.web.schema.validations import Question, anomalous_features, make_question, may_see_questions
+from airflow_hops.web.schema.validations import Question, anomalous_features, waiting_questions
 from airflow_hops.web.skew.retraining import MonitorDecision, decisions
-from airflow_hops.web.types import Model, TaskAddress, Time
+from airflow_hops.web.types import Model, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
 _RUNS = 8
@@ -83,7 +82,7 @@ class PipelineOverview(Model):
     waiting: list[Question]
     proposed: list[ProposedSchema]
     schedules: list[Schedule]
-    """Schedules of the pipeline and the DAGs that watch it."""
+    """Schedules of the pipeline and the DAGs that watch its models or score tables with them."""
 
 
 @router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
@@ -101,7 +100,8 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             )
         pipeline = _leader(seen, allowed, pipeline)
         watchers = [each for each in seen.watchers(pipeline) if each.dag_id in allowed]
-        family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
+        scorers = [each for each in seen.scorers(pipeline.models()) if each.dag_id in allowed]
+        family = list({each.dag_id: each for each in (pipeline, *watchers, *scorers)}.values())
         reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
         unasked = _unasked(session, pipeline)
         decided = [
@@ -113,12 +113,12 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
         ]
         overview = PipelineOverview(
-            pipeline=summaries_of(session, seen, [pipeline], allowed)[0],
+            pipeline=summaries_of(session, user, seen, [pipeline], allowed)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
             skew=skew_points(pipeline, with_properties(reports))[-_CHECKS:],
             retraining=sorted(decided, key=lambda each: each.at.timestamp() if each.at else 0.0, reverse=True),
-            waiting=_questions(session, user, family),
+            waiting=waiting_questions(session, user, family, _QUESTIONS),
             proposed=[],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
         )
@@ -135,23 +135,6 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
     deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
     result = deploying or training
     return result[0] if len(result) == 1 else pipeline
-
-
-def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[Question]:
-    by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
-    waiting = (
-        select(HITLDetail, TaskInstance, *instance_columns(TaskInstance))
-        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
-        .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
-        .order_by(HITLDetail.created_at)
-        .limit(_QUESTIONS)
-    )
-    results = []
-    for row in session.execute(waiting):
-        task = by_dag[row.dag_id].task(row.task_id)
-        stage = task.stage if task else None
-        results.append(make_question(user, row.TaskInstance, row.HITLDetail, TaskAddress.of(row), stage))
-    return results
 
 
 def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:

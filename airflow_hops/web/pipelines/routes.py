@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated
 
@@ -17,12 +18,22 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
-from airflow_hops.core.distances import INSUFFICIENT
+from airflow_hops.core.distances import INSUFFICIENT, STABLE
+from airflow_hops.core.performance import PerformanceProperties
 from airflow_hops.core.skew import SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, read_pipelines, together
+from airflow_hops.web.artifacts.tasks import (
+    PipelineDag,
+    PipelineModel,
+    ReturnedArtifact,
+    last_returned,
+    read_pipelines,
+    together,
+)
 from airflow_hops.web.models.records import ServedModel, served_models
+from airflow_hops.web.pipelines.health import Facts, Finding, MemberDag, ModelFacts, health_of, hidden
 from airflow_hops.web.runs.states import LastRun, last_runs
+from airflow_hops.web.schema.validations import waiting_questions
 from airflow_hops.web.skew.routes import SkewCheck, check_of
 from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
 
@@ -62,7 +73,7 @@ def with_properties(reports: Iterable[ReturnedArtifact]) -> SkewReports:
 def skew_points(pipeline: PipelineDag, reports: SkewReports) -> list[SkewPoint]:
     """Returns the checks of the pipeline's models, oldest first; the reports must be newest first."""
     points = []
-    for report, properties in _about(pipeline, reports):
+    for report, properties in _about([name for _, name in pipeline.models()], reports):
         rows = whole(report.artifact.metrics.get("rows_current"))
         drifted = None if properties.verdict == INSUFFICIENT else len(properties.drifted)
         points.append(SkewPoint(at=report.at, verdict=properties.verdict, drifted=drifted, rows=rows))
@@ -93,21 +104,17 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
     return results
 
 
-def _about(pipeline: PipelineDag, reports: SkewReports) -> Iterator[tuple[ReturnedArtifact, SkewProperties]]:
-    names = {name for _, name in pipeline.models()}
-    return ((report, properties) for report, properties in reports if properties.reference.model in names)
+def _about(models: Collection[str], reports: SkewReports) -> Iterator[tuple[ReturnedArtifact, SkewProperties]]:
+    return ((report, properties) for report, properties in reports if properties.reference.model in models)
 
 
 router = APIRouter(prefix="/api", tags=["pipelines"])
 _WATCHING = {"skew", "performance", "retraining"}
 
 
-class Monitor(Model):
-    """A DAG that monitors a pipeline's model."""
-
-    dag_id: str
-    is_paused: bool
-    last_run: LastRun | None
+_SCORES = "predictions"
+"""Kind of artifacts of tasks that score tables."""
+_CHECKS = 24
 
 
 class PipelineSummary(Model):
@@ -117,8 +124,10 @@ class PipelineSummary(Model):
     display_name: str
     is_paused: bool
     stages: list[str]
-    monitors: list[Monitor]
-    """DAGs that watch its model, among those that the user may read."""
+    health: list[Finding]
+    """What is wrong, worst first, without what the model server answers; the first is its health."""
+    monitors: list[MemberDag]
+    """Other DAGs that watch its model, among those that the user may read."""
     last_run: LastRun | None
     model: ServedModel | None
     skew: SkewCheck | None
@@ -139,7 +148,7 @@ def list_pipelines(
     with create_session() as session:
         seen = Seen.by(session, readable)
         leaders = [pipeline for pipeline in seen.leaders() if name.lower() in pipeline.dag_id.lower()]
-        summaries = summaries_of(session, seen, leaders[offset : offset + limit], allowed)
+        summaries = summaries_of(session, user, seen, leaders[offset : offset + limit], allowed)
     return Page[PipelineSummary](total_entries=len(leaders), entries=summaries)
 
 
@@ -170,52 +179,116 @@ class Seen:
         return sorted(training + alone, key=lambda pipeline: pipeline.dag_id)
 
     def watchers(self, pipeline: PipelineDag) -> list[PipelineDag]:
-        """Returns the pipelines that check a model of the pipeline for skew; may include the pipeline itself."""
+        """Returns the pipelines that watch a model of the pipeline; may include the pipeline itself."""
         return together(self._watching, pipeline.models())
+
+    def scorers(self, models: Collection[PipelineModel]) -> list[PipelineDag]:
+        """Returns the pipelines that score tables with one of some models."""
+        return together(self._scoring, models)
+
+    def member(self, pipeline: PipelineDag, runs: Mapping[str, LastRun]) -> MemberDag:
+        """Returns a DAG with its last run."""
+        dag = self.dags[pipeline.dag_id]
+        return MemberDag(
+            dag_id=dag.dag_id,
+            is_paused=bool(dag.is_paused),
+            last_run=runs.get(dag.dag_id),
+            next_run=dag.next_dagrun_create_after,
+        )
 
     @cached_property
     def _watching(self) -> list[PipelineDag]:
-        return [each for each in self.pipelines.values() if "skew" in each.stages()]
+        return [each for each in self.pipelines.values() if {"skew", "performance"} & set(each.stages())]
+
+    @cached_property
+    def _scoring(self) -> list[PipelineDag]:
+        return [each for each in self.pipelines.values() if any(task.kind == _SCORES for task in each.tasks)]
 
 
 def summaries_of(
-    session: Session, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
+    session: Session, user: GetUserDep, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
 ) -> list[PipelineSummary]:
     """Returns the list entries of the ``shown`` pipelines; ``allowed`` are the DAGs whose results the user may read."""
-    watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}
+    watchers = {each.dag_id: seen.watchers(each) for each in shown}
+    scorers = {
+        each.dag_id: [scorer for scorer in seen.scorers(each.models()) if scorer.dag_id in allowed] for each in shown
+    }
     open_ones = [pipeline for pipeline in shown if pipeline.dag_id in allowed]
     dag_ids = [pipeline.dag_id for pipeline in open_ones]
     watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
-    models = {pipeline.dag_id: pipeline.models()[0] for pipeline in open_ones if pipeline.models()}
-    served = served_models(session, models.values(), allowed)
-    runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
+    scorer_ids = {each.dag_id for result in scorers.values() for each in result}
+    served = served_models(session, {model for pipeline in open_ones for model in pipeline.models()}, allowed)
+    members = {*dag_ids, *watcher_ids, *scorer_ids}
+    runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in members])
     newest = {dag_id: result[0] for dag_id, result in runs.items()}
     reports = with_properties(last_returned(session, watcher_ids, "skew"))
-    trained = retrainings(session, dag_ids, allowed)
-    return [
-        PipelineSummary(
-            dag_id=pipeline.dag_id,
-            display_name=seen.dags[pipeline.dag_id].dag_display_name,
-            is_paused=bool(seen.dags[pipeline.dag_id].is_paused),
-            stages=pipeline.stages(),
-            monitors=[
-                Monitor(
-                    dag_id=watcher.dag_id,
-                    is_paused=bool(seen.dags[watcher.dag_id].is_paused),
-                    last_run=newest.get(watcher.dag_id),
-                )
-                for watcher in watchers[pipeline.dag_id]
-                if watcher != pipeline
-            ],
-            last_run=newest.get(pipeline.dag_id),
-            model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
-            skew=next((check_of(report, properties) for report, properties in _about(pipeline, reports)), None)
-            if pipeline.dag_id in allowed
-            else None,
-            retraining=trained.get(pipeline.dag_id),
-        )
-        for pipeline in shown
+    # Earlier comparisons are read only where something drifts.
+    drifting = {each.dag_id for each, properties in reports if properties.verdict not in (STABLE, INSUFFICIENT)}
+    earlier = with_properties(last_returned(session, drifting, "skew", last=_CHECKS)) if drifting else []
+    measured = [
+        (each.at, PerformanceProperties.of(each.artifact))
+        for each in last_returned(session, watcher_ids, "performance")
     ]
+    scored = [
+        (each.artifact.properties.get("model_name"), each.at, whole(each.artifact.metrics.get("rows")) or 0)
+        for each in last_returned(session, scorer_ids, _SCORES)
+    ]
+    asked = waiting_questions(session, user, [seen.pipelines[dag_id] for dag_id in members])
+    trained = retrainings(session, dag_ids, allowed)
+
+    def facts_of_model(model: ServedModel) -> ModelFacts:
+        check = next(_about([model.name], reports), None)
+        return ModelFacts(
+            served=model,
+            skew=(check[0].at, check[1]) if check else None,
+            drifting_since=_drifting_since(_about([model.name], earlier)),
+            performance=next(((at, figures) for at, figures in measured if figures.model_name == model.name), None),
+            scored=next(((at, rows) for name, at, rows in scored if name == model.name), None),
+        )
+
+    def facts_of(pipeline: PipelineDag, monitors: Sequence[MemberDag]) -> Facts:
+        scoring = [seen.member(each, newest) for each in scorers[pipeline.dag_id]]
+        family = {pipeline.dag_id, *(each.dag_id for each in (*monitors, *scoring))}
+        return Facts(
+            own=seen.member(pipeline, newest),
+            monitors=[each for each in monitors if each.dag_id in allowed],
+            scorers=scoring,
+            models=[facts_of_model(served[model][0]) for model in pipeline.models()],
+            questions=[(each.asked_at, each.subject) for each in asked if each.task.dag_id in family],
+        )
+
+    summaries = []
+    for pipeline in shown:
+        dag, is_open = seen.dags[pipeline.dag_id], pipeline.dag_id in allowed
+        monitors = [seen.member(each, newest) for each in watchers[pipeline.dag_id]]
+        names = [name for _, name in pipeline.models()] if is_open else []
+        summaries.append(
+            PipelineSummary(
+                dag_id=pipeline.dag_id,
+                display_name=dag.dag_display_name,
+                is_paused=bool(dag.is_paused),
+                stages=pipeline.stages(),
+                health=health_of(facts_of(pipeline, monitors), datetime.now(UTC)) if is_open else hidden(),
+                monitors=[each for each in monitors if each.dag_id != pipeline.dag_id],
+                last_run=newest.get(pipeline.dag_id),
+                model=served[pipeline.models()[0]][0] if names else None,
+                skew=next((check_of(report, properties) for report, properties in _about(names, reports)), None),
+                retraining=trained.get(pipeline.dag_id),
+            )
+        )
+    return summaries
+
+
+def _drifting_since(checks: Iterable[tuple[ReturnedArtifact, SkewProperties]]) -> datetime | None:
+    """Returns when the newest of some checks, newest first, and those of its version and verdict before it began."""
+    since, newest = None, None
+    for report, properties in checks:
+        state = properties.verdict, properties.reference.version
+        newest = newest or state
+        if state != newest:
+            break
+        since = report.at
+    return since
 
 
 def _only_watches(pipeline: PipelineDag) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException
@@ -66,6 +66,26 @@ class Question(Model):
 def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
     """Returns whether a user may see the questions of the DAG's tasks."""
     return may_read(user, dag_id, DagAccessEntity.HITL_DETAIL)
+
+
+def waiting_questions(
+    session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag], limit: int = 1000
+) -> list[Question]:
+    """Returns the questions of some pipelines that wait for a person and that the user may see, oldest first."""
+    by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
+    waiting = (
+        select(HITLDetail, TaskInstance, *instance_columns(TaskInstance))
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        .order_by(HITLDetail.created_at)
+        .limit(limit)
+    )
+    results = []
+    for row in session.execute(waiting):
+        task = by_dag[row.dag_id].task(row.task_id)
+        stage = task.stage if task else None
+        results.append(make_question(user, row.TaskInstance, row.HITLDetail, TaskAddress.of(row), stage))
+    return results
 
 
 def make_question(

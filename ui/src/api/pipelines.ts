@@ -46,7 +46,8 @@ export function useOverview(dagId: string) {
 /** What stands for an answer that did not come. */
 function unknown(dagIds: readonly string[], error: unknown): Record<string, unknown> {
   const problem = error instanceof Error ? error.message : "could not reach the API server";
-  return Object.fromEntries(dagIds.map((dagId) => [dagId, { traffic: { problem, versions: [] }, skew: [] }]));
+  const finding = { state: "unknown", about: "server", text: "because the server was not asked", detail: problem };
+  return Object.fromEntries(dagIds.map((dagId) => [dagId, { traffic: { problem, versions: [] }, health: [finding] }]));
 }
 
 /** What goes on with what some pipelines serve, by DAG; it comes when the model servers have answered. */

@@ -1,6 +1,6 @@
 import { chakra } from "@chakra-ui/react";
 import { useSyncExternalStore } from "react";
-import { formatRelative, formatTime } from "src/format";
+import { formatRelative, formatSince, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 
 const TICK_MS = 15_000;
@@ -33,8 +33,14 @@ function currentTime(): number {
   return now;
 }
 
-/** How long ago, with the exact time in the user's zone on hover; or the other way round where `exact`. */
-export function Time({ at, exact = false }: { at: string | number | Date | null | undefined; exact?: boolean }) {
+interface Props {
+  at: string | number | Date | null | undefined;
+  exact?: boolean;
+  since?: boolean;
+}
+
+/** How long ago, or `since` when, with the exact time in the user's zone on hover; the other way round where `exact`. */
+export function Time({ at, exact = false, since = false }: Props) {
   const zone = useTimezone();
   const present = useSyncExternalStore(subscribe, currentTime, currentTime);
   if (at === null || at === undefined) {
@@ -45,7 +51,7 @@ export function Time({ at, exact = false }: { at: string | number | Date | null 
     return <>{String(at)}</>;
   }
   const inZone = formatTime(at, zone);
-  const relative = formatRelative(at, present);
+  const relative = since ? formatSince(at, present, zone) : formatRelative(at, present);
   return (
     <chakra.time
       dateTime={new Date(at).toISOString()}

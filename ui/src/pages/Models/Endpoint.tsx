@@ -10,6 +10,7 @@ import { Tooltip } from "src/components/Tooltip";
 import { formatCount, formatDuration, formatNumber, formatPercent } from "src/format";
 import { type LiveModel, liveOptions, type ModelDetail, SPANS, useMinutes } from "src/pages/Models/queries";
 import { ratesOf } from "src/pages/Models/rates";
+import { Scoring } from "src/pages/Models/Scoring";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
 import { sharesInWords } from "src/pages/Models/words";
 
@@ -19,6 +20,9 @@ const CHOICES = SPANS.map((minutes) => [String(minutes), formatDuration(60 * min
 export function Endpoint({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [minutes, setMinutes] = useMinutes();
   const live = useQuery(liveOptions(dagId, detail.name, minutes));
+  if (live.data?.scores_tables) {
+    return <Scoring dagId={dagId} model={detail.name} />;
+  }
   return (
     <Box as="section" aria-label="Endpoint" borderWidth={1} borderRadius="md" px={4} py={3}>
       <HStack mb={3} gap={3} wrap="wrap">
@@ -42,7 +46,7 @@ function Server({ live }: { live: LiveModel }) {
   return (
     <HStack gap={2} wrap="wrap" fontSize="sm" color="fg.muted">
       <StateBadge state={live.external ? "external" : live.problem ? "error" : "ok"} size="sm">
-        {live.external ? "external" : live.scores_tables ? "scores tables" : live.problem ? "no answer" : "answers"}
+        {live.external ? "external" : live.problem ? "no answer" : "answers"}
       </StateBadge>
       {live.address}
       {live.since && (
@@ -175,11 +179,9 @@ function Totals({ live }: { live: LiveModel }) {
   const requests = live.versions.reduce((sum, each) => sum + each.requests, 0);
   return (
     <Text color="fg.muted" fontSize="sm">
-      {live.scores_tables
-        ? "No server runs: tasks score tables by these versions, and their predictions tell how many rows each scored."
-        : live.kind === "bundled"
-          ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
-          : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
+      {live.kind === "bundled"
+        ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
+        : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
     </Text>
   );
 }

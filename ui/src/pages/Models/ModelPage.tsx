@@ -16,7 +16,8 @@ import { LiveCharts } from "src/pages/Models/LiveCharts";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { PerformanceTab } from "src/pages/Models/PerformanceTab";
-import { liveOptions, type ModelDetail, useMinutes, useModel } from "src/pages/Models/queries";
+import { type LiveModel, liveOptions, type ModelDetail, useMinutes, useModel } from "src/pages/Models/queries";
+import { Scoring } from "src/pages/Models/Scoring";
 import { VersionTable } from "src/pages/Models/VersionTable";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
@@ -32,8 +33,15 @@ export function ModelPage() {
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
   const { pages, isPending } = useModelPages(dagId, detail.name);
+  const [minutes] = useMinutes();
+  const live = useQuery(liveOptions(dagId, detail.name, minutes)).data;
+  const scores = live?.scores_tables ?? false;
   const tabs = [
-    { name: "serving", label: "Serving", content: <ServingTab dagId={dagId} detail={detail} /> },
+    {
+      name: "serving",
+      label: scores ? "Scoring" : "Serving",
+      content: <ServingTab dagId={dagId} detail={detail} live={live} minutes={minutes} />,
+    },
     { name: "evaluation", label: "Evaluation", content: <EvaluationTab dagId={dagId} detail={detail} /> },
     { name: "performance", label: "Performance", content: <PerformanceTab dagId={dagId} model={detail.name} /> },
     ...pages.map((page) => ({
@@ -42,7 +50,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
       content: <ExtensionView page={page} dagId={dagId} model={detail.name} />,
     })),
     { name: "decisions", label: "Decisions", content: <DecisionsTab detail={detail} /> },
-    { name: "log", label: "Log", content: <LogTab dagId={dagId} detail={detail} /> },
+    ...(scores ? [] : [{ name: "log", label: "Log", content: <LogTab dagId={dagId} detail={detail} /> }]),
   ];
   if (detail.decisions.length === 0) {
     return (
@@ -58,23 +66,29 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   return (
     <Stack gap={4}>
       <ModelHeader dagId={dagId} detail={detail} />
-      <Endpoint dagId={dagId} detail={detail} />
+      {(!scores || tab !== "serving") && <Endpoint dagId={dagId} detail={detail} />}
       <TabPanels tabs={tabs} opened={tab} onOpen={setTab} loading={isPending} />
     </Stack>
   );
 }
 
-/** The last minutes drawn, and all versions. */
-function ServingTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
-  const [minutes] = useMinutes();
-  const { data: live } = useQuery(liveOptions(dagId, detail.name, minutes));
+interface Serving {
+  dagId: string;
+  detail: ModelDetail;
+  live: LiveModel | undefined;
+  minutes: number;
+}
+
+/** The last minutes drawn, or the last windows, and all versions. */
+function ServingTab({ dagId, detail, live, minutes }: Serving) {
   return (
     <Stack gap={4}>
+      {live?.scores_tables && <Scoring dagId={dagId} model={detail.name} all />}
       {live?.series && <LiveCharts series={live.series} minutes={minutes} decisions={detail.decisions} />}
       <VersionTable
         dagId={dagId}
         model={detail.name}
-        onServer={live?.problem === null && !live.external ? live.versions : undefined}
+        onServer={live?.problem === null && !live.external && !live.scores_tables ? live.versions : undefined}
       />
     </Stack>
   );

@@ -11,7 +11,7 @@ export type Decision = Schemas["Decision"];
 
 /** Milliseconds between looks at the server: it adds a step every ten seconds. */
 export const LIVE_MS = 5_000;
-const RECORD_MS = 15_000;
+export const RECORD_MS = 15_000;
 
 const path = (dagId: string, model: string) => ({ dag_id: dagId, model });
 

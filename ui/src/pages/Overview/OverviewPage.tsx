@@ -2,7 +2,7 @@ import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import { Navigate } from "react-router-dom";
 import type { Schemas } from "src/api/client";
-import { type Overview, useOverview } from "src/api/pipelines";
+import { type Overview, useActivity, useOverview } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
@@ -16,6 +16,7 @@ import { modelOptions, useModel } from "src/pages/Models/queries";
 import { DriftSection } from "src/pages/Overview/DriftSection";
 import { Section } from "src/pages/Overview/Section";
 import { Waiting } from "src/pages/Overview/Waiting";
+import { HealthLine } from "src/pages/Pipelines/Health";
 import { Headline } from "src/pages/Pipelines/ModelCell";
 import { Paused } from "src/pages/Pipelines/NameCell";
 import { startInWords } from "src/pages/Pipelines/RetrainedCell";
@@ -43,8 +44,10 @@ export function OverviewPage() {
 function Loaded({ overview }: { overview: Overview }) {
   const { pipeline, models } = overview;
   const dagId = pipeline.dag_id;
+  const activity = useActivity(pipeline.model?.champion ? [dagId] : []);
   return (
     <Stack gap={4}>
+      <HealthLine pipeline={pipeline} activity={activity[dagId]} />
       <Waiting overview={overview} />
       {models.map((model) => (
         <ChampionSection
@@ -157,7 +160,7 @@ function ChampionSection({ dagId, model, metric }: Props) {
   );
 }
 
-/** What starts the pipeline, and the DAGs that watch its model. */
+/** What starts the pipeline, and the DAGs that watch its model or score tables with it. */
 function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Overview }) {
   return (
     <Section title="Schedule">
@@ -170,7 +173,13 @@ function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Over
                 <AppLink to={airflowDagPath(schedule.dag_id)} fontWeight="medium" wordBreak="break-word">
                   {schedule.dag_id}
                 </AppLink>
-                {schedule.dag_id !== pipeline.dag_id && <Text color="fg.muted">monitors the model</Text>}
+                {schedule.dag_id !== pipeline.dag_id && (
+                  <Text color="fg.muted">
+                    {pipeline.monitors.some(({ dag_id }) => dag_id === schedule.dag_id)
+                      ? "monitors the model"
+                      : "scores tables with the model"}
+                  </Text>
+                )}
                 {schedule.is_paused && <Paused />}
                 {run && (
                   <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id}>

@@ -5,20 +5,15 @@ import type { Schemas } from "src/api/client";
 import type { Overview } from "src/api/pipelines";
 import { Time } from "src/components/Time";
 import { formatList } from "src/format";
-import { airflowRunPath, airflowTaskPath, formatArtifact, schemaPath } from "src/routes";
+import { airflowTaskPath, formatArtifact, schemaPath } from "src/routes";
 
-const MOST_CHARACTERS = 240;
-
-/** What waits for a person: failed runs, questions of tasks, and changes of the schema that are proposed. */
-export function Waiting({ overview: { waiting, proposed, pipeline } }: { overview: Overview }) {
-  const dags = [{ dag_id: pipeline.dag_id, last_run: pipeline.last_run }, ...pipeline.monitors];
-  const failed = dags.filter(({ last_run }) => last_run?.state === "failed");
-  if (waiting.length + proposed.length + failed.length === 0) {
+/** What waits for a person: questions of tasks, and changes of the schema that are proposed. */
+export function Waiting({ overview: { waiting, proposed } }: { overview: Overview }) {
+  if (waiting.length + proposed.length === 0) {
     return null;
   }
   return (
     <Stack as="section" aria-label="Waiting for a person" gap={2}>
-      {failed.map(({ dag_id, last_run }) => last_run && <Failed key={dag_id} dagId={dag_id} run={last_run} />)}
       {waiting.map((question) => (
         <Asked key={formatArtifact({ ...question.task, kind: "question" })} question={question} />
       ))}
@@ -39,23 +34,6 @@ export function Waiting({ overview: { waiting, proposed, pipeline } }: { overvie
         </Item>
       ))}
     </Stack>
-  );
-}
-
-function Failed({ dagId, run }: { dagId: string; run: Schemas["LastRun"] }) {
-  const { run_id, failure } = run;
-  const to = failure ? airflowTaskPath({ ...failure, dag_id: dagId, run_id }) : airflowRunPath(dagId, run_id);
-  return (
-    <Item
-      status="error"
-      title={`The last run of ${dagId} failed`}
-      to={to}
-      action={failure ? "See the log" : "See the run"}
-    >
-      {failure?.task_id ?? "It ended"} <Time at={run.ended_at ?? run.run_after} />
-      {failure?.why &&
-        `: ${failure.why.length > MOST_CHARACTERS ? `${failure.why.slice(0, MOST_CHARACTERS)}…` : failure.why}`}
-    </Item>
   );
 }
 
@@ -86,7 +64,7 @@ function Item({
   action,
   children,
 }: {
-  status: "error" | "warning" | "info";
+  status: "warning" | "info";
   title: string;
   to: string;
   action: string;

@@ -20,7 +20,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
         second={
           <Tooltip content={problem}>
             <Text color={ERROR} truncate tabIndex={0}>
-              <LuTriangleAlert style={{ display: "inline" }} /> unknown: {problem}
+              <LuTriangleAlert style={{ display: "inline" }} /> not known: {problem}
             </Text>
           </Tooltip>
         }

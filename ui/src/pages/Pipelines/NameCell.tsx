@@ -1,14 +1,14 @@
-import { Badge, Text } from "@chakra-ui/react";
-import { LuEye, LuPause } from "react-icons/lu";
-import type { Pipeline } from "src/api/pipelines";
+import { Badge } from "@chakra-ui/react";
+import { LuPause } from "react-icons/lu";
+import type { Activity, Pipeline } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
-import { StateBadge } from "src/components/StateBadge";
 import { TwoLines } from "src/components/TwoLines";
-import { plural } from "src/format";
-import { airflowDagPath, airflowRunPath, overviewPath } from "src/routes";
+import { HealthOf } from "src/pages/Pipelines/Health";
+import { overviewPath } from "src/routes";
 
-/** The pipeline, whether it is paused, and the DAGs that watch its model with how they are. */
-export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors, stages } }: { pipeline: Pipeline }) {
+/** The pipeline, whether it is paused, and its health. */
+export function NameCell({ pipeline, activity }: { pipeline: Pipeline; activity: Activity | undefined }) {
+  const { dag_id, display_name, is_paused } = pipeline;
   return (
     <TwoLines
       first={
@@ -19,35 +19,7 @@ export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors
           {is_paused && <Paused />}
         </>
       }
-      second={
-        monitors.length === 0 ? (
-          <Text truncate title={stages.join(", ")}>
-            {plural(stages.length, "stage")}
-          </Text>
-        ) : (
-          monitors.map((monitor) => (
-            <Text key={monitor.dag_id} truncate title={`monitored by ${monitor.dag_id}`}>
-              <LuEye style={{ display: "inline", verticalAlign: "-2px" }} role="img" aria-label="monitored by" />{" "}
-              <AppLink
-                color="fg.muted"
-                to={
-                  monitor.last_run
-                    ? airflowRunPath(monitor.dag_id, monitor.last_run.run_id)
-                    : airflowDagPath(monitor.dag_id)
-                }
-              >
-                {monitor.dag_id}
-              </AppLink>{" "}
-              {monitor.is_paused ? (
-                <Paused />
-              ) : (
-                monitor.last_run &&
-                monitor.last_run.state !== "success" && <StateBadge state={monitor.last_run.state} size="xs" py={0} />
-              )}
-            </Text>
-          ))
-        )
-      }
+      second={<HealthOf pipeline={pipeline} activity={activity} />}
     />
   );
 }

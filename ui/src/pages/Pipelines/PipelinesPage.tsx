@@ -1,25 +1,34 @@
+import { Button, HStack } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { type Pipeline, useActivity, usePipelines } from "src/api/pipelines";
+import { type Activity, type Pipeline, useActivity, usePipelines } from "src/api/pipelines";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
-import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
+import { FilterBar, SearchInput } from "src/components/FilterBar";
 import { QueryView } from "src/components/QueryView";
-import { countOf } from "src/format";
-import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { countOf, plural } from "src/format";
+import { ticked, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { pipelineColumns } from "src/pages/Pipelines/columns";
+import { findingsOf } from "src/pages/Pipelines/Health";
 import { HowToStart } from "src/shell/HowToStart";
 
-const NEVER_RUN = "never run";
-const NOT_CHECKED = "not checked";
 const ROW_HEIGHT = 62;
+/** What the list is counted and filtered by, the worst first. */
+const GROUPS = [
+  {
+    name: "need",
+    states: ["broken", "waiting"],
+    words: (count: number) => `${count} need${count === 1 ? "s" : ""} you`,
+  },
+  { name: "unknown", states: ["unknown"], words: (count: number) => `${count} not known` },
+  { name: "warning", states: ["warning"], words: (count: number) => plural(count, "warning") },
+  { name: "idle", states: ["idle"], words: (count: number) => `${count} not serving yet` },
+  { name: "fine", states: ["fine"], words: (count: number) => `${count} fine` },
+];
 
-function runState({ last_run }: Pipeline): string {
-  const refused = last_run?.state === "success" ? last_run.refusals[0]?.verdict : undefined;
-  return refused ?? last_run?.state ?? NEVER_RUN;
-}
-const skewVerdict = ({ skew }: Pipeline) => skew?.verdict ?? NOT_CHECKED;
+const groupOf = (row: Pipeline, activity: Activity | undefined) =>
+  GROUPS.find(({ states }) => states.includes(findingsOf(row, activity)[0].state));
 
-/** All pipelines: how they ran, what serves, whether it has drifted. */
+/** All pipelines: their health, the worst first, how they ran, and what serves. */
 export function PipelinesPage() {
   const pipelines = usePipelines({ live: true });
   return (
@@ -31,22 +40,21 @@ export function PipelinesPage() {
 
 function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
   const [search] = useQueryParam("search");
-  const [states] = useQueryList("state");
-  const [verdicts] = useQueryList("skew");
-  const ids = useMemo(() => rows.filter((row) => row.model?.champion || row.skew).map((row) => row.dag_id), [rows]);
+  const [wanted, setWanted] = useQueryList("health");
+  const ids = useMemo(() => rows.filter((row) => row.model?.champion).map((row) => row.dag_id), [rows]);
   const activity = useActivity(ids);
   const columns = useMemo(() => pipelineColumns(activity), [activity]);
+  const groups = useMemo(() => new Map(rows.map((row) => [row, groupOf(row, activity[row.dag_id])])), [rows, activity]);
   const shown = useMemo(() => {
-    const wanted = search.toLowerCase();
+    const part = search.toLowerCase();
     return rows.filter(
       (row) =>
-        (states.length === 0 || states.includes(runState(row))) &&
-        (verdicts.length === 0 || verdicts.includes(skewVerdict(row))) &&
+        (wanted.length === 0 || wanted.includes(groups.get(row)?.name ?? "")) &&
         [row.dag_id, row.display_name, row.model?.name ?? "", ...row.monitors.map((each) => each.dag_id)].some((name) =>
-          name.toLowerCase().includes(wanted),
+          name.toLowerCase().includes(part),
         ),
     );
-  }, [rows, search, states, verdicts]);
+  }, [rows, search, wanted, groups]);
   return (
     <>
       <DataTable
@@ -60,20 +68,28 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
         toolbar={
           <FilterBar summary={countOf(shown.length, rows.length, "pipeline")}>
             <SearchInput placeholder="Search pipelines and models" />
-            <ChoiceFilter name="state" label="Last run" choices={choicesOf(rows, runState)} />
-            <ChoiceFilter name="skew" label="Skew" choices={choicesOf(rows, skewVerdict)} />
+            <HStack gap={1} wrap="wrap" role="group" aria-label="Health">
+              {GROUPS.map((group) => ({
+                ...group,
+                count: [...groups.values()].filter((each) => each === group).length,
+              }))
+                .filter(({ name, count }) => count > 0 || wanted.includes(name))
+                .map(({ name, words, count }) => (
+                  <Button
+                    key={name}
+                    size="sm"
+                    variant={wanted.includes(name) ? "solid" : "outline"}
+                    aria-pressed={wanted.includes(name)}
+                    onClick={() => setWanted((before) => ticked(before, name, !before.includes(name)))}
+                  >
+                    {words(count)}
+                  </Button>
+                ))}
+            </HStack>
           </FilterBar>
         }
       />
       {shown.length === 0 && <Empty title="No pipeline matches">Remove a filter, or shorten the search.</Empty>}
     </>
   );
-}
-
-function choicesOf(rows: readonly Pipeline[], of: (row: Pipeline) => string) {
-  const counts = new Map<string, number>();
-  for (const value of rows.map(of)) {
-    counts.set(value, (counts.get(value) ?? 0) + 1);
-  }
-  return [...counts].sort().map(([value, count]) => ({ value, label: value.replaceAll("_", " "), count }));
 }
