@@ -138,22 +138,18 @@ class SignatureModel:
         report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
         check_columns(file, report, of="the model's signature")
 
-    def predict(self, batch: pa.RecordBatch, where: str) -> dict[str, Array]:
-        """Runs the signature on an Arrow record batch; returns arrays of shape ``[rows, ...]`` by output.
+    def arrays(self, batch: pa.RecordBatch, where: str) -> dict[str, Array]:
+        """Returns the inputs, arrays of shape ``[rows, ...]``. Raises BadInput if a value is none of its input."""
+        return {name: self._array(name, batch, where) for name in self.inputs}
+
+    def answer(self, arrays: dict[str, Array], rows: int, where: str) -> dict[str, Array]:
+        """Runs the signature on inputs of :meth:`arrays`; returns arrays of shape ``[rows, ...]`` by output.
 
         Half floats become float32, which holds them exactly.
 
         Raises:
             BadInput: the model fails on the values, or an output does not have one entry per row.
         """
-        return self.answer(self.arrays(batch, where), batch.num_rows, where)
-
-    def arrays(self, batch: pa.RecordBatch, where: str) -> dict[str, Array]:
-        """Returns the inputs, arrays of shape ``[rows, ...]``. Raises BadInput if a value is none of its input."""
-        return {name: self._array(name, batch, where) for name in self.inputs}
-
-    def answer(self, arrays: dict[str, Array], rows: int, where: str) -> dict[str, Array]:
-        """Runs the signature on inputs of :meth:`arrays`; returns and raises as :meth:`predict`."""
         try:
             outputs = self._model.run(arrays)
         except BadInput as error:

@@ -5,6 +5,7 @@ Versions, labels and shares are in the artifact store. A version is available on
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,12 @@ from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.leases import exclusive
 from airflow_hops.extensions.scoring.ml.batches import SignatureModel
 from airflow_hops.extensions.scoring.ml.captured import scored_rows
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.model_server.steering import StoredConfig
 from airflow_hops.ml.model_server.version_folders import version_folders
 from airflow_hops.serving.models.lookups import refuse_lookup
-
-_LOCK_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -86,30 +84,27 @@ class BatchServer(ModelServer):
 
 
 class StoredShares:
-    """The shares of all models, as a traffic file in the store."""
+    """The shares of each model, in a file of the store."""
 
     splits: ClassVar[bool] = True
 
     def __init__(self, store: ArtifactStore) -> None:
-        self.store, self.source = store, store.internal("_serving", "batch_traffic.json")
-
-    def _all(self) -> traffic_config.Traffic:
-        try:
-            return traffic_config.parse_traffic(self.store.read_text(self.source), self.source)
-        except FileNotFoundError:
-            return {}
+        self.store = store
 
     def read(self, model_name: str) -> dict[int, int]:
         """Returns version to percent; empty if none is set."""
-        return dict(self._all().get(model_name, {}))
+        try:
+            return {int(version): percent for version, percent in self.store.read_json(self._file(model_name)).items()}
+        except FileNotFoundError:
+            return {}
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Writes the shares; None removes them."""
-        if percents is not None:
-            traffic_config.check_split(percents, f"{self.source}: models.{model_name}")
-        with exclusive(self.store, f"{self.source}.lock", self.source, _LOCK_S):
-            traffic = self._all()
-            traffic.pop(model_name, None)
-            if percents is not None:
-                traffic[model_name] = dict(percents)
-            self.store.write_text(self.source, traffic_config.format_traffic(traffic))
+        if percents is None:
+            self.store.remove_text(self._file(model_name))
+        else:
+            traffic_config.check_split(percents, f"models.{model_name}")
+            self.store.write_text(self._file(model_name), json.dumps(dict(percents)))
+
+    def _file(self, model_name: str) -> str:
+        return self.store.internal("_serving", "shares", f"{model_name}.json")

@@ -20,6 +20,10 @@ def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureMo
     return SignatureModel(folder, "serving_default")
 
 
+def answer(model: SignatureModel, batch: pa.RecordBatch) -> dict[str, Any]:
+    return model.answer(model.arrays(batch, "file"), batch.num_rows, "file")
+
+
 @pytest.mark.parametrize("width", [2, None])
 def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width: int | None) -> None:
     kinds = {"int64": pa.int64(), "string": pa.string(), "float32": pa.float32()}
@@ -27,7 +31,7 @@ def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width:
 
     def predict(name: str, values: list[Any], model: SignatureModel | None = None) -> Any:
         batch = pa.RecordBatch.from_arrays([pa.array(values, pa.list_(kinds[name]))], ["x"])
-        return (model or models[name]).predict(batch, "file")["same"].tolist()
+        return answer(model or models[name], batch)["same"].tolist()
 
     large = [[2**60 + 1, 2], [3, 4]]
     assert predict("int64", large) == large
@@ -57,7 +61,7 @@ def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
 
     write_function(tmp_path / "m", halves, x=tf.float32)
     model = SignatureModel(tmp_path / "m", "serving_default")
-    outputs = model.predict(pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]), "file")
+    outputs = answer(model, pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]))
     assert len(outputs) == 4 and {values.dtype for values in outputs.values()} == {np.dtype(np.float32)}
     assert outputs["two_float16"].tolist() == outputs["two_bfloat16"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
     assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}

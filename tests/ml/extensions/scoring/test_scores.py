@@ -371,6 +371,7 @@ def test_commit_that_was_killed_anywhere_is_repaired_by_the_next_try(
     ("canary", "examples", "params", "message"),
     [
         (None, {"id": None}, {"columns": ["version"]}, "columns name 'version', which is an output of the scoring"),
+        (None, {"drop": "carrier"}, {}, "no column 'carrier', which the model's signature has as string"),
         ({}, {"key": None}, {}, "version 2 is a canary, which scores 20% of the keys, and the examples have no key"),
         ({}, {"id": [None, *range(1, ROWS)]}, {}, "column 'id', the key, is null in 1 of"),
         (
@@ -391,8 +392,9 @@ def test_tables_that_cannot_be_scored_are_refused(
     columns = {"id": ids if ids and isinstance(ids[0], bytes) else pd.array(ids, "string")} if ids else {}
     properties = {"key": None} if "key" in examples else {}
     artifact = scoring.examples(**columns)
-    if properties:
-        artifact = scoring.world.examples({"day": scoring.world.rows(artifact, "day")}, key=None)
+    if properties or "drop" in examples:
+        rows = scoring.world.rows(artifact, "day").drop([examples["drop"]] if "drop" in examples else [])
+        artifact = scoring.world.examples({"day": rows}, **{"key": "id", **properties})
     with pytest.raises(BadInput, match=message):
         scoring.score(artifact, **params)
     assert not scoring.folder.exists()
