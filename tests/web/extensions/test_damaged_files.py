@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
+from world import path_of
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer
 from airflow_hops.core.models.model_record import record_uri
@@ -154,14 +155,14 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
 
 
 @contextlib.contextmanager
-def damaged(api: Api, manifests: bool, how: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Damages all files of the store, either the manifests or the others; they are whole again afterwards."""
+def damaged(api: Api, manifests: bool, how: Callable[[bytes], bytes] | None) -> Iterator[None]:
+    """Damages all files of the store, or removes them: the manifests or the others; they are whole again afterwards."""
     whole: dict[Path, bytes] = {}
     try:
         for path in Path(api.store.root.removeprefix("file://")).rglob("*.json*"):
             if path.is_file() and (path.name == MANIFEST_NAME) == manifests:
                 whole[path] = path.read_bytes()
-                path.write_bytes(how(whole[path]))
+                path.unlink() if how is None else path.write_bytes(how(whole[path]))
         yield
     finally:
         for path, content in whole.items():
@@ -185,6 +186,7 @@ def shown(api: Api, addresses: list[dict[str, str]]) -> dict[str, str]:
 
 
 DAMAGES = [
+    *(pytest.param(manifests, None, id=f"no {'manifests' if manifests else 'files'}") for manifests in (True, False)),
     *(pytest.param(True, _facts_changed(how), id=f"manifests with {name}") for name, how in VALUES.items()),
     *(pytest.param(True, TEXTS[name], id=f"manifests of {name}") for name in ("half of it", "a list")),
     *(pytest.param(False, _changed(how), id=f"files with {name}") for name, how in VALUES.items()),
@@ -204,7 +206,7 @@ def readers(api: Api, shown: dict[str, str]) -> dict[bool, list[str]]:
 
 @pytest.mark.parametrize(("manifests", "how"), DAMAGES)
 def test_routes_answer_whatever_the_store_holds(
-    api: Api, readers: dict[bool, list[str]], manifests: bool, how: Callable[[bytes], bytes]
+    api: Api, readers: dict[bool, list[str]], manifests: bool, how: Callable[[bytes], bytes] | None
 ) -> None:
     failed = {}
     with damaged(api, manifests, how):
@@ -214,6 +216,26 @@ def test_routes_answer_whatever_the_store_holds(
                 failed[path] = answer.text[:300]
             assert "hunter2" not in answer.text, path
     assert failed == {}
+
+
+@pytest.mark.parametrize("place", ["renamed", "empty"])
+def test_no_route_takes_a_store_that_is_away_for_an_empty_one(api: Api, shown: dict[str, str], place: str) -> None:
+    """An answer is that of before, as it needs no store, or says that the store is away."""
+    root = path_of(api.store.root)
+    with api.without(root):
+        if place == "empty":
+            root.mkdir()
+        answers = {path: api.get(path).text for path in shown}
+        if place == "empty":
+            root.rmdir()
+    told = [path for path, answer in answers.items() if "is away, or new" in answer]
+    silent = {
+        path: [answer[:200], shown[path][:200]]
+        for path, answer in answers.items()
+        if path not in told and answer != shown[path]
+    }
+    assert silent == {}
+    assert len(told) > 20
 
 
 @pytest.mark.parametrize(
