@@ -110,6 +110,7 @@ def test_answer_records_user_and_reason_and_the_run_continues(asking: Asking) ->
     assert result["total_entries"] == 4
     after = next(each for each in result["entries"] if each["address"]["task_id"] == "after")
     assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
+    assert after["schema_version"] in (1, 2)
 
 
 def test_drift_without_anomalies_is_listed(world: World) -> None:
@@ -122,6 +123,7 @@ def test_drift_without_anomalies_is_listed(world: World) -> None:
     )
     (feature,) = anomalous_features(world.store, drifted)
     assert (feature.feature, feature.severity, feature.splits) == ("temp", "warning", ["newest"])
+    assert feature.drifted
     assert anomalous_features(world.store, replace(drifted, properties={})) == []
 
 

@@ -9,8 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest
-from airflow_hops.core.errors import HopsError
-from airflow_hops.core.schema.history import frozen_name, schema_history
+from airflow_hops.core.schema.history import frozen_name
 from airflow_hops.core.validation_page import (
     VALIDATION_PAGE,
     AnomalyEntry,
@@ -21,7 +20,7 @@ from airflow_hops.core.validation_page import (
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
-from airflow_hops.web.schema.validations import schema_of
+from airflow_hops.web.schema.validations import schema_of, version_of
 from airflow_hops.web.types import Json, Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["validation"])
@@ -52,14 +51,15 @@ def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) ->
     if not found.has(VALIDATION_PAGE):
         raise HTTPException(409, found.without_page())
     statistics = input_of(found, user, dag_id, "statistics")
-    name, version = _validated_against(found)
+    schema = schema_of(found.manifest)
+    frozen = frozen_name(schema.uri) if schema else None
     return ValidationReport(
         **found.read_json(VALIDATION_PAGE),
         rows=report["rows"],
         quarantined={split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]},
         statistics=address_of(statistics[1]) if statistics else None,
-        schema_name=name,
-        schema_version=version,
+        schema_name=frozen.name if frozen else None,
+        schema_version=version_of(found.store, schema, {}),
         has_proposal=found.has(PROPOSED_FILE),
     )
 
@@ -82,17 +82,3 @@ def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> 
             if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
                 return artifact, manifest
     return None
-
-
-def _validated_against(result: FoundArtifact) -> tuple[str | None, int | None]:
-    """Returns name and version of the frozen schema of the validation, if it is in this store."""
-    schema = schema_of(result.manifest)
-    frozen = frozen_name(schema.uri) if schema else None
-    if schema is None or frozen is None:
-        return None, None
-    try:
-        versions = schema_history(result.store, schema.uri)
-    except (HopsError, FileNotFoundError):
-        versions = []
-    matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
-    return frozen.name, max(matching, default=None)

@@ -21,6 +21,8 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
 )
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.schema.history import SchemaVersion, frozen_name, schema_history
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.validation_page import Severity
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_read
@@ -130,6 +132,8 @@ class AnomalousFeature(Model):
     feature: str
     severity: Severity
     """The highest severity of all splits."""
+    drifted: bool
+    """Whether it fits the schema, and has only moved since the champion was trained."""
     splits: list[str]
     summaries: list[str]
 
@@ -151,6 +155,10 @@ class ValidationEntry(Model):
     features: list[AnomalousFeature]
     """Errors first, at most 200."""
     features_total: int
+    drifted_total: int
+    """Features that have only drifted, among ``features_total``; the others have anomalies."""
+    schema_version: int | None
+    """Version of the schema that the data was validated against; null if it is not in this store."""
     question: Question | None
 
 
@@ -170,12 +178,12 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
         details = session.scalars(select(HITLDetail).where(HITLDetail.ti_id.in_(ids))).all()
         session.expunge_all()
         asked = {each.ti_id: each for each in details}
-    entries = []
+    entries, known = [], dict[str, list[SchemaVersion]]()
     for instance in instances:
         store = hook_of(pipeline.conn_id(instance.task_id)).store
         address = ArtifactAddress.of(instance, kind=KIND)
         artifact = returned.get(address.producer)
-        entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id)))
+        entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id), known))
     return Page[ValidationEntry](total_entries=total, entries=entries)
 
 
@@ -213,15 +221,17 @@ def _entry(
     address: ArtifactAddress,
     returned: Artifact | None,
     asked: HITLDetail | None,
+    known: dict[str, list[SchemaVersion]],
 ) -> ValidationEntry:
     state: Literal["present", "none", "deleted", "unreachable"] = "none"
-    detail, features, changed = None, list[AnomalousFeature](), False
+    detail, features, changed, version = None, list[AnomalousFeature](), False, None
     artifact = returned
     try:
         artifact = returned or published(store, address.producer, KIND)
         if artifact is not None:
             artifact, manifest = open_artifact(store, artifact)
             state, features = "present", anomalous_features(store, artifact)
+            version = version_of(store, schema_of(manifest), known)
             changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
     except HTTPException as error:
         state, detail = missing_state(error), str(error.detail)
@@ -238,6 +248,8 @@ def _entry(
         warnings=whole(metrics.get("warnings")),
         features=features[:_MAX_FEATURES],
         features_total=len(features),
+        drifted_total=sum(each.drifted and bool(each.feature) for each in features),
+        schema_version=version,
         question=None if asked is None else make_question(user, instance, asked, address, "validation", changed),
     )
 
@@ -257,21 +269,39 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
         except FileNotFoundError:
             raise Gone(f"anomalies.json of {artifact.uri} was deleted") from None
     by_feature: dict[str, list[Mapping[str, Any]]] = {}
-    for anomaly in report["anomalies"]:
-        by_feature.setdefault(anomaly["feature"], []).append(anomaly)
+    # Drift since the champion's training follows the anomalies, which are counted.
+    count = report.get("errors", 0) + report.get("warnings", 0)
+    for place, anomaly in enumerate(report["anomalies"]):
+        by_feature.setdefault(anomaly["feature"], []).append({**anomaly, "drifted": place >= count})
     features = [
         AnomalousFeature(
             feature=feature,
             severity="error" if any(each["severity"] == "error" for each in result) else "warning",
+            drifted=all(each["drifted"] for each in result),
             splits=[each["split"] for each in result],
             summaries=list(dict.fromkeys(each["summary"] for each in result)),
         )
         for feature, result in by_feature.items()
     ]
-    return sorted(features, key=lambda each: each.severity != "error")
+    return sorted(features, key=lambda each: (each.severity != "error", each.drifted))
 
 
 def has_changed(store: ArtifactStore, schema: Artifact | None) -> bool:
     """Returns whether the frozen schema now differs from the given one."""
     there = manifest_at(store, schema.uri) if schema else None
     return schema is not None and (there is None or there.fingerprint != schema.fingerprint)
+
+
+def version_of(store: ArtifactStore, schema: Artifact | None, known: dict[str, list[SchemaVersion]]) -> int | None:
+    """Returns the version of a frozen schema that an artifact is; None if it is not in this store.
+
+    ``known`` has the versions of schemas that were read before, by address.
+    """
+    if schema is None or frozen_name(schema.uri) is None:
+        return None
+    if schema.uri not in known:
+        try:
+            known[schema.uri] = schema_history(store, schema.uri)
+        except (HopsError, FileNotFoundError):
+            known[schema.uri] = []
+    return max((each.version for each in known[schema.uri] if each.fingerprint == schema.fingerprint), default=None)

@@ -93,7 +93,7 @@ def test_data_like_the_schema_has_no_anomaly_and_drift_from_an_earlier_span_is_a
     earlier = statistics_of()
     artifact, report = validate(earlier)
     assert (report["anomalies"], set(artifact.rows)) == ([], {"train", "eval"})
-    assert artifact.metrics == {"errors": 0, "warnings": 0, "anomalous_features": 0}
+    assert artifact.metrics == {"errors": 0, "warnings": 0, "anomalous_features": 0, "drifted_features": 0}
     _, report = validate(statistics_of(lambda f: f.assign(temp=f["temp"] + 40)), previous=earlier)
     assert [(a["feature"], a["severity"], a["types"]) for a in report["anomalies"]] == [
         ("temp", "warning", ["COMPARATOR_L_INFTY_HIGH"])

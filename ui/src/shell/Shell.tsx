@@ -81,7 +81,16 @@ function Navigation({ dagId, page }: { dagId: string | null; page: string }) {
   const pages = usePages();
   const row = useChosenInView(pages.findIndex(({ path }) => path === page));
   return (
-    <HStack ref={row} as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
+    <HStack
+      ref={row}
+      as="nav"
+      aria-label="Pages of the pipeline"
+      gap={1}
+      mb={4}
+      borderBottomWidth={1}
+      overflowX="auto"
+      overflowY="hidden"
+    >
       {pages.map(({ path, label }) => (
         <Box
           key={path}

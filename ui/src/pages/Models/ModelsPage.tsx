@@ -68,8 +68,8 @@ export function columnsFor(dagId: string): Column<Summary>[] {
     column("challenger", "Challenger", {
       width: 120,
       value: ({ challenger }) => challenger?.version,
-      render: ({ challenger, rollout }) =>
-        challenger ? (
+      render: ({ challenger, rollout, problem }) =>
+        problem ? null : challenger ? (
           <Box lineHeight="short">
             <VersionBadge version={challenger.version} />
             {rollout && (
@@ -86,14 +86,15 @@ export function columnsFor(dagId: string): Column<Summary>[] {
       width: 200,
       minWidth: 130,
       help: "As it was decided; the page of the model says whether its server serves it so",
-      render: ({ champion, challenger }) => (
-        <TrafficBar
-          size="compact"
-          shares={[champion, challenger]
-            .filter((each) => each !== null)
-            .map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }))}
-        />
-      ),
+      render: ({ champion, challenger, problem }) =>
+        problem ? null : (
+          <TrafficBar
+            size="compact"
+            shares={[champion, challenger]
+              .filter((each) => each !== null)
+              .map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }))}
+          />
+        ),
     }),
     column("decision", "Last decision", {
       width: 240,

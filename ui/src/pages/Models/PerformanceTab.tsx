@@ -17,7 +17,7 @@ import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { signed } from "src/pages/Models/FiguresTable";
 import { PerformanceChart } from "src/pages/Models/PerformanceChart";
-import { type PerformanceReport, usePerformance, type VersionPerformance } from "src/pages/Models/queries";
+import { type PerformanceReport, useModel, usePerformance, type VersionPerformance } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
 import { gainInWords, metricHeading, metricLabel } from "src/pages/Models/words";
 import { airflowTaskPath } from "src/routes";
@@ -27,6 +27,7 @@ const DAY_S = 86_400;
 /** What served predictions were worth, as far as labels have come: over time, by version, and what is wrong with it. */
 export function PerformanceTab({ dagId, model }: { dagId: string; model: string }) {
   const [label] = useQueryParam("label");
+  const serving = useModel(dagId, model).data?.champion?.version;
   return (
     <QueryView query={usePerformance(dagId, model, label)}>
       {({ artifact, report, labels }) =>
@@ -35,7 +36,7 @@ export function PerformanceTab({ dagId, model }: { dagId: string; model: string 
             Labels that come later are joined with captured predictions by a <code>PerformanceOperator</code>.
           </Empty>
         ) : (
-          <Measured artifact={artifact} of={report} labels={labels} />
+          <Measured artifact={artifact} of={report} labels={labels} serving={serving} />
         )
       }
     </QueryView>
@@ -46,9 +47,11 @@ interface Props {
   artifact: Schemas["ArtifactAddress"];
   of: PerformanceReport;
   labels: readonly string[];
+  /** The version that serves; undefined where it is not known, or none does. */
+  serving: number | undefined;
 }
 
-function Measured({ artifact, of, labels }: Props) {
+function Measured({ artifact, of, labels, serving }: Props) {
   const zone = useTimezone();
   const [, setLabel] = useQueryParam("label");
   const metrics = metricsOf(of);
@@ -82,6 +85,9 @@ function Measured({ artifact, of, labels }: Props) {
         </Text>
       </HStack>
       <LinesAlert status="warning" lines={of.notes} />
+      {serving !== undefined && of.versions.every(({ version }) => version !== serving) && (
+        <Text fontSize="sm">v{serving}, which serves, is not measured yet: these are the versions before it.</Text>
+      )}
       <PerformanceChart periods={of.periods} metric={metric} />
       <DataTable
         label="Performance by version"

@@ -1,4 +1,4 @@
-import { Flex, Text } from "@chakra-ui/react";
+import { Box, Flex, Text } from "@chakra-ui/react";
 import { versionPalette } from "src/pages/Models/versions";
 
 export interface Share {
@@ -6,11 +6,11 @@ export interface Share {
   percent: number;
 }
 
-/** By size: the height, the size of the text, and the least share that is labelled. */
+/** By size: the height, and the size of the text; a thin bar has none. */
 const SIZES = {
-  thin: { height: "8px", fontSize: "2xs", labelled: Number.POSITIVE_INFINITY },
-  compact: { height: "16px", fontSize: "2xs", labelled: 30 },
-  full: { height: "28px", fontSize: "xs", labelled: 8 },
+  thin: { height: "8px", fontSize: "2xs" },
+  compact: { height: "16px", fontSize: "2xs" },
+  full: { height: "28px", fontSize: "xs" },
 } as const;
 
 interface Props {
@@ -25,7 +25,7 @@ interface Props {
  * @param words what it says to those who do not see it; by default version by version
  */
 export function TrafficBar({ shares, size = "full", words }: Props) {
-  const { height, fontSize, labelled } = SIZES[size];
+  const { height, fontSize } = SIZES[size];
   const taking = shares.filter(({ percent }) => percent > 0).toSorted((a, b) => a.version - b.version);
   const said =
     words ?? (taking.map(({ version, percent }) => `version ${version} ${percent}%`).join(", ") || "no traffic");
@@ -48,7 +48,7 @@ export function TrafficBar({ shares, size = "full", words }: Props) {
           width={`${percent}%`}
           minWidth="3px"
           height="full"
-          align="center"
+          wrap="wrap"
           justify="center"
           colorPalette={versionPalette(version)}
           bg="colorPalette.700"
@@ -59,7 +59,15 @@ export function TrafficBar({ shares, size = "full", words }: Props) {
           overflow="hidden"
           transition="width 0.4s"
         >
-          {percent >= labelled && `v${version} ${percent}%`}
+          {size !== "thin" && (
+            <>
+              {/* A label that does not fit beside this goes to the next line, which is hidden: none is cut. */}
+              <Box width="1px" height="full" />
+              <Text as="span" lineHeight={height}>
+                v{version} {percent}%
+              </Text>
+            </>
+          )}
         </Flex>
       ))}
       {taking.length === 0 && size !== "thin" && (

@@ -27,6 +27,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
     );
   }
   const { verdict, at, version } = skew;
+  const serving = pipeline.model?.champion?.version;
   const drifted = verdict === "insufficient" ? [] : skew.drifted;
   const rows = checks.at(-1)?.rows;
   return (
@@ -40,6 +41,10 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
             <Time at={at} />
             {rows != null && `, ${formatCount(rows)} rows`}
             {version !== null && ` against the training data of version ${version}`}
+            {version !== null &&
+              serving &&
+              version !== serving &&
+              `; version ${serving}, which serves, has no check yet`}
           </Text>
         </HStack>
         <Text>{VERDICTS[verdict]}</Text>

@@ -34,10 +34,19 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
     <TwoLines
       first={
         <>
-          <AppLink to={modelsPath(dagId, { model: name, version: champion.version })} truncate fontWeight="medium">
-            {name} v{champion.version}
+          <AppLink
+            to={modelsPath(dagId, { model: name, version: champion.version })}
+            display="flex"
+            gap={1}
+            minWidth={0}
+            fontWeight="medium"
+          >
+            <Text as="span" truncate>
+              {name}
+            </Text>{" "}
+            <span>v{champion.version}</span>
           </AppLink>
-          <Text color="fg.muted" fontSize="xs" title="serving since" truncate>
+          <Text color="fg.muted" fontSize="xs" title="serving since" truncate flexShrink={1000}>
             <Time at={champion.since} />
           </Text>
         </>

@@ -6,7 +6,7 @@ import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { type Finding, rankOf } from "src/pages/Schema/findings";
 import type { ValidationReport } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
-import { rowCount } from "src/pages/Schema/words";
+import { foundInWords, rowCount } from "src/pages/Schema/words";
 
 interface Props {
   report: ValidationReport;
@@ -30,6 +30,8 @@ export function AnomalyTable({ report, findings, opened, onOpen }: Props) {
     [findings, search, severities],
   );
   const columns = useMemo(() => makeColumns(report), [report]);
+  const drifted = findings.filter((each) => each.drifted).length;
+  const isAll = rows.length === findings.length;
   if (findings.length === 0) {
     return (
       <HStack gap={2} fontSize="sm">
@@ -49,7 +51,11 @@ export function AnomalyTable({ report, findings, opened, onOpen }: Props) {
       onOpen={({ feature }) => onOpen(feature)}
       maxHeight="50vh"
       toolbar={
-        <FilterBar summary={countOf(rows.length, findings.length, "anomalous feature")}>
+        <FilterBar
+          summary={
+            isAll ? foundInWords(findings.length - drifted, drifted) : countOf(rows.length, findings.length, "feature")
+          }
+        >
           <SearchInput placeholder="Search features and values" />
           <ChoiceFilter
             name="severity"
@@ -73,7 +79,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
       width: 105,
       descendingFirst: true,
       value: rankOf,
-      render: ({ severity }) => <StateBadge state={severity} size="xs" />,
+      render: ({ severity, drifted }) => <StateBadge state={drifted ? "drift" : severity} size="xs" />,
     }),
     column("feature", "Feature", {
       fixed: true,

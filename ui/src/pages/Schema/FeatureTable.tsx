@@ -12,7 +12,8 @@ type Anomalies = ReadonlyMap<string, AnomalousFeature>;
 
 /** What can be looked for besides a name and a type. */
 const TRAITS: readonly { value: string; has: (feature: SchemaFeature, anomalies: Anomalies) => boolean }[] = [
-  { value: "anomalous", has: ({ name }, anomalies) => anomalies.has(name) },
+  { value: "anomalous", has: ({ name }, anomalies) => anomalies.get(name)?.drifted === false },
+  { value: "drifted", has: ({ name }, anomalies) => anomalies.get(name)?.drifted === true },
   { value: "optional", has: ({ required }) => !required },
   { value: "with a domain", has: ({ domain }) => domain !== null },
   { value: "with a comparator", has: ({ drift, skew }) => Object.keys({ ...drift, ...skew }).length > 0 },

@@ -4,6 +4,7 @@ import { AppLink, Choice, StateBadge, Time } from "src/components";
 import { plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import type { SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
+import { foundInWords } from "src/pages/Schema/words";
 import { schemaPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
@@ -58,6 +59,12 @@ export function SchemaHeader({ schemas, schema, latest }: Props) {
           <Text color="fg.muted">
             <AppLink to={schemaPath(dagId, { artifact: latest.address })}>Last validation</AppLink>{" "}
             <Time at={latest.run_after} />
+            {current && latest.schema_version !== null && latest.schema_version !== current.version && (
+              <>
+                {" "}
+                against version {latest.schema_version}; there is none against version {current.version} yet
+              </>
+            )}
           </Text>
           <Verdict validation={latest} />
         </HStack>
@@ -68,18 +75,12 @@ export function SchemaHeader({ schemas, schema, latest }: Props) {
 
 /** How many features a validation found anomalous; where its report is gone, how many errors and warnings. */
 export function Verdict({ validation }: { validation: ValidationEntry }) {
-  const { errors, warnings, features_total: features } = validation;
+  const { errors, warnings, features_total: features, drifted_total: drifted } = validation;
   if (errors === null) {
     return null;
   }
-  if (features > 0) {
-    return <StateBadge state={errors > 0 ? "error" : "warning"}>{plural(features, "anomalous feature")}</StateBadge>;
-  }
-  return (
-    <>
-      {errors > 0 && <StateBadge state="error">{plural(errors, "error")}</StateBadge>}
-      {Boolean(warnings) && <StateBadge state="warning">{plural(warnings ?? 0, "warning")}</StateBadge>}
-      {errors === 0 && !warnings && <StateBadge state="ok">no anomalies</StateBadge>}
-    </>
-  );
+  const state = errors ? "error" : warnings || drifted ? "warning" : "ok";
+  const isCounted = features > 0 || state === "ok";
+  const words = [errors && plural(errors, "error"), warnings && plural(warnings, "warning")].filter(Boolean).join(", ");
+  return <StateBadge state={state}>{isCounted ? foundInWords(features - drifted, drifted) : words}</StateBadge>;
 }

@@ -62,7 +62,7 @@ function Content({ dagId, schemas, elsewhere }: Props) {
     return noSchema;
   }
   const latest = found.find(({ errors }) => errors !== null);
-  const anomalies = latest?.features_total ?? 0;
+  const anomalies = latest ? latest.features_total - latest.drifted_total : 0;
   const open = (artifact: string) => change({ tab: "anomalies", artifact, feature: null }, { push: true });
   return (
     <Box>

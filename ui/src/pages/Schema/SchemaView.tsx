@@ -128,9 +128,10 @@ function useAnomalous(validation: ValidationEntry | undefined): readonly Anomalo
     () =>
       report === undefined
         ? known
-        : gather(report).map(({ feature, severity, summaries, bySplit }) => ({
+        : gather(report).map(({ feature, severity, drifted, summaries, bySplit }) => ({
             feature,
             severity,
+            drifted,
             summaries,
             splits: Object.keys(bySplit),
           })),

@@ -2,6 +2,9 @@
 
 import type { ValidationReport } from "src/pages/Schema/queries";
 
+/** How the step calls what fits the schema, and has moved. */
+const DRIFT = "Drift since the champion was trained";
+
 export type Reason = ValidationReport["anomalies"][number]["reasons"][number];
 
 /** What was found of a feature, in all splits. */
@@ -9,6 +12,8 @@ export interface Finding {
   /** Empty for the data set as a whole. */
   feature: string;
   severity: "error" | "warning";
+  /** Whether it fits the schema, and has only moved since the champion was trained. */
+  drifted: boolean;
   summaries: string[];
   values: string[];
   valuesCount: number;
@@ -22,6 +27,7 @@ export function gather(report: ValidationReport): Finding[] {
     const finding: Finding = found.get(feature) ?? {
       feature,
       severity,
+      drifted: true,
       summaries: [],
       values: [],
       valuesCount: 0,
@@ -29,6 +35,7 @@ export function gather(report: ValidationReport): Finding[] {
     };
     found.set(feature, finding);
     finding.severity = finding.severity === "error" ? "error" : severity;
+    finding.drifted &&= reasons.every(({ summary }) => summary === DRIFT);
     finding.summaries = [...new Set([...finding.summaries, ...reasons.map(({ summary }) => summary)])];
     finding.values = [
       ...new Set([...finding.values, ...reasons.flatMap(({ values }) => values.map((each) => each.value))]),
@@ -42,7 +49,7 @@ export function gather(report: ValidationReport): Finding[] {
       exact: reasons.every(({ is_exact }) => is_exact),
     };
   }
-  return [...found.values()].sort((one, other) => rankOf(other) - rankOf(one));
+  return [...found.values()].sort((one, other) => rankOf(other) - rankOf(one) || +one.drifted - +other.drifted);
 }
 
 /** Errors before warnings. */

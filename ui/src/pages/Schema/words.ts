@@ -1,7 +1,7 @@
 /** What schemas and anomalies are called in words. */
 
 import type { Schemas } from "src/api/client";
-import { formatCount, formatNumber, formatPercent } from "src/format";
+import { formatCount, formatNumber, formatPercent, plural } from "src/format";
 import { measureSymbol } from "src/measures";
 
 type Feature = Schemas["SchemaFeature"];
@@ -52,3 +52,7 @@ export function elsewhere(feature: Feature, environments: readonly string[]): st
 /** Rows that have an anomaly: `114`, `≈ 114`. */
 export const rowCount = (rows: number | null, exact: boolean): string =>
   rows === null ? "" : `${exact ? "" : "≈ "}${rows < 100_000 ? formatNumber(rows) : formatCount(rows)}`;
+
+/** What a validation found, in one way everywhere: `1 anomalous feature, 7 drifted`. */
+export const foundInWords = (anomalous: number, drifted: number | null | undefined): string =>
+  (anomalous ? plural(anomalous, "anomalous feature") : "no anomalies") + (drifted ? `, ${drifted} drifted` : "");

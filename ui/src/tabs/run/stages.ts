@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { formatCount, formatNumber, plural } from "src/format";
+import { foundInWords } from "src/pages/Schema/words";
 import { artifactPath, instanceOf, modelsPath, runsPath, type TaskRef } from "src/routes";
 
 type StageRun = Schemas["TaskResult"];
@@ -69,13 +70,11 @@ function evaluationWords({ metrics, properties }: ArtifactEntry): string {
 }
 
 /** What a validation found; one of an earlier version does not say how many features that concerns. */
-export function anomaliesInWords({ anomalous_features: features, errors, warnings }: ArtifactEntry["metrics"]): string {
-  if (!errors && !warnings) {
-    return "no anomalies";
-  }
-  return features == null
+export function anomaliesInWords(metrics: ArtifactEntry["metrics"]): string {
+  const { anomalous_features: features, drifted_features: drifted, errors, warnings } = metrics;
+  return features == null && (errors || warnings)
     ? [errors && plural(errors, "error"), warnings && plural(warnings, "warning")].filter(Boolean).join(" · ")
-    : plural(features, "anomalous feature");
+    : foundInWords(features ?? 0, drifted);
 }
 
 /** The figures by which one knows an artifact, in a few words. */
