@@ -117,9 +117,8 @@ def training_loop(
             ``<model_name>_scoring``. Its keys are ``rows``, the source of the rows without labels, instead of the main
             table, or sources by table; ``to``, a :class:`~airflow_hops.extensions.tables.Table` to write to; ``asset``,
             that a scored window updates, by default ``<model_name>_scored``; ``schedule``, by default ``@daily``;
-            ``partition_length``, of partitions whose keys do not tell it; arguments of the tasks ``ingest``,
-            ``prepare``, ``score`` and ``write``, and of the DAG. The connection of all tasks is by default
-            ``hops_batch``, with which no server runs.
+            arguments of the tasks ``ingest``, ``prepare``, ``score`` and ``write``, and of the DAG. The connection of
+            all tasks is by default ``hops_batch``, with which no server runs.
         **others: Arguments of an operator by its task: ``ingest``, ``statistics``, ``schema``, ``validate``,
             ``evaluate``, ``infra_validate`` and ``deploy``. All else are arguments of the DAG; its ``dag_id`` is
             ``<model_name>_training`` by default, and its ``schedule`` the asset ``<model_name>_drifted``.

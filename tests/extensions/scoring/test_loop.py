@@ -133,7 +133,6 @@ def test_rows_take_the_place_of_the_main_table(rows: Any, expected: dict[str, st
         ({"rows": ROWS, "to": "s3://lake/scores"}, "table: uri is 's3://lake/scores'"),
         ({"rows": ROWS, "to": 3}, "table is 3, expected a Table, or text, or a mapping"),
         ({"rows": {"events": ROWS, "shop": ROWS}}, "rows has a table 'shop', which the sources lack; did you"),
-        ({"rows": ROWS, "partition_length": 1}, "score: partition_length is 1, expected a timedelta above 0"),
         ({"rows": ROWS, "asset": "scores"}, "score: asset is 'scores', expected a Asset"),
         ({"rows": ROWS, "file": "x"}, "score: there is no argument 'file'"),
         ({"rows": ROWS, "key": "id"}, "it is one of the task 'prepare'"),
@@ -176,39 +175,36 @@ BY_ASSET = PartitionedAssetTimetable(assets=Asset("a"))
 
 
 @pytest.mark.parametrize(
-    ("run", "schedule", "length", "start", "end", "key"),
+    ("run", "schedule", "start", "end", "key"),
     [
-        (Run(None, DAY, NEXT), None, None, "2026-11-01T00", "2026-11-02T00", "2026-11-01T00:00:00|2026-11-02T00:00:00"),
-        (Run("2026-11-01T00:00:00|2026-11-02T12:00:00"), None, None, "2026-11-01T00", "2026-11-02T12", None),
+        (Run(None, DAY, NEXT), None, "2026-11-01T00", "2026-11-02T00", "2026-11-01T00:00:00|2026-11-02T00:00:00"),
+        (Run("2026-11-01T00:00:00|2026-11-02T12:00:00"), None, "2026-11-01T00", "2026-11-02T12", None),
         # A local day of 25 hours, and one of 23.
-        (Run("2026-10-25T00:00:00"), BERLIN, None, "2026-10-24T22", "2026-10-25T23", None),
-        (Run("2026-03-29T00:00:00"), BERLIN, None, "2026-03-28T23", "2026-03-29T22", None),
-        (Run("2026-11-01"), MAPPED, None, "2026-10-31T15", "2026-11-01T15", None),
-        (Run("2026-11-01"), BY_ASSET, None, "2026-11-01T00", "2026-11-02T00", None),
-        (Run("2026-11-01T07"), BY_ASSET, None, "2026-11-01T07", "2026-11-01T08", None),
-        (Run("2026-11-02 (W45)"), BY_ASSET, None, "2026-11-02T00", "2026-11-09T00", None),
-        (Run("2026-02"), BY_ASSET, None, "2026-02-01T00", "2026-03-01T00", None),
-        (Run("2026-Q4"), BY_ASSET, None, "2026-10-01T00", "2027-01-01T00", None),
-        (Run("2027"), BY_ASSET, None, "2027-01-01T00", "2028-01-01T00", None),
-        (Run("2026-11-01T00:00:00"), BY_ASSET, timedelta(hours=6), "2026-11-01T00", "2026-11-01T06", None),
+        (Run("2026-10-25T00:00:00"), BERLIN, "2026-10-24T22", "2026-10-25T23", None),
+        (Run("2026-03-29T00:00:00"), BERLIN, "2026-03-28T23", "2026-03-29T22", None),
+        (Run("2026-11-01"), MAPPED, "2026-10-31T15", "2026-11-01T15", None),
+        (Run("2026-11-01"), BY_ASSET, "2026-11-01T00", "2026-11-02T00", None),
+        (Run("2026-11-01T07"), BY_ASSET, "2026-11-01T07", "2026-11-01T08", None),
+        (Run("2026-11-02 (W45)"), BY_ASSET, "2026-11-02T00", "2026-11-09T00", None),
+        (Run("2026-02"), BY_ASSET, "2026-02-01T00", "2026-03-01T00", None),
+        (Run("2027"), BY_ASSET, "2027-01-01T00", "2028-01-01T00", None),
     ],
 )
-def test_window_of_a_run(run: Any, schedule: Any, length: Any, start: str, end: str, key: str | None) -> None:
-    window = run_window(run, schedule, length, has_time=True)
+def test_window_of_a_run(run: Any, schedule: Any, start: str, end: str, key: str | None) -> None:
+    window = run_window(run, schedule, has_time=True)
     assert (window.start[:13], window.end[:13], window.key) == (start, end, key or run.partition_key)
 
 
 def test_run_without_a_window_takes_all_rows_or_is_refused() -> None:
     for run in (Run(), Run(None, DAY, DAY)):
-        assert run_window(run, None, None, has_time=False) == RunWindow()
+        assert run_window(run, None, has_time=False) == RunWindow()
     with pytest.raises(BadInput, match="run 'manual' has neither a data interval nor a partition"):
-        run_window(Run(), None, None, has_time=True)
-    moment = run_window(Run(None, DAY, DAY), None, None, has_time=True)
+        run_window(Run(), None, has_time=True)
+    moment = run_window(Run(None, DAY, DAY), None, has_time=True)
     assert moment.start == moment.end, "IngestOperator refuses it, and names the schedule"
-    with pytest.raises(BadInput, match="partition key 'emea' is not a time"):
-        run_window(Run("emea"), BY_ASSET, None, has_time=True)
-    with pytest.raises(BadInput, match="says when the partition begins, not when it ends; give the loop"):
-        run_window(Run("2026-11-01T00:00:00"), BY_ASSET, None, has_time=True)
+    for key in ("emea", "2026-11-01T00:00:00", ""):
+        with pytest.raises(BadInput, match=f"partition key '{key}' does not say when the partition begins and ends"):
+            run_window(Run(key), BY_ASSET, has_time=True)
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,6 @@ _CLASSIFICATION = {
         common = counts[numbers] >= 5  # rarer classes have no rows to compare models on
 """,
 }
-_SERVED = {
-    "served": "serves it",
-    "compared": "requests",
-    "kind": "a served model",
-    "clients": ", and that clients send",
-}
-_SCORING = {
-    "served": "scores tables by it",
-    "compared": "scored rows",
-    "kind": "a model that scores tables",
-    "clients": "",
-}
 _ROWS = """
 # The rows to score have no label yet.
 ROW_COLUMNS = tuple(name for name in {columns} if name != LABEL)
@@ -97,7 +85,6 @@ def project_files(
         "read": read,
         "literal": "from airflow.sdk import literal\n" if "literal(" in f"{shown}{read}{source}{score}" else "",
         "source": source,
-        **(_SCORING if is_batch else _SERVED),
         "score": score,
         "rows": _ROWS.format(columns=columns) if is_batch else "",
         "row_names": ", ROW_COLUMNS, ROW_SCHEMA" if is_batch else "",

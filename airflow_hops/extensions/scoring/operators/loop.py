@@ -24,7 +24,7 @@ from airflow_hops.operators.base import airflow_error, arguments_of, skipped
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining_loop import agreed, dag_of
-from airflow_hops.runner.arguments import BadArgument, Length, check_arguments, is_output
+from airflow_hops.runner.arguments import BadArgument, check_arguments, is_output
 from airflow_hops.runner.runtime import RuntimeHook
 
 Arguments = Mapping[str, Any]
@@ -47,7 +47,6 @@ def scoring_dag(
     to: Any = None,
     asset: Asset | None = None,
     schedule: Any = "@daily",
-    partition_length: Length | None = None,
     ingest: Arguments | None = None,
     prepare: Arguments | None = None,
     score: Arguments | None = None,
@@ -67,7 +66,7 @@ def scoring_dag(
         BadArgument: an argument is unknown or missing, contradicts another, or has no effect.
     """
     own = {"ingest": ingest, "prepare": prepare, "score": score, "write": write}
-    _check_values({**own, "asset": asset, "partition_length": partition_length}, rows, to, dag)
+    _check_values({**own, "asset": asset}, rows, to, dag)
     if isinstance(schedule, str):  # for which Airflow would make runs without data intervals
         schedule = CronDataIntervalTimetable(schedule, timezone="UTC")
     elif isinstance(schedule, timedelta):
@@ -82,7 +81,7 @@ def scoring_dag(
             "score={'score': {'shadow': True}}, with which a canary scores all rows and hands nothing on"
         )
     has_time = not is_output(main) and row_source("rows", main).time_column is not None
-    window_of = partial(run_window, schedule=schedule, partition_length=partition_length, has_time=has_time)
+    window_of = partial(run_window, schedule=schedule, has_time=has_time)
     asset = asset or Asset(f"{model_name}_scored")
     begin: dict[str, Any] = {"window_start": _WINDOW % "start", "window_end": _WINDOW % "end"}
     begin["pre_execute"] = partial(_check_run, model_name, to is not None)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from croniter import croniter  # type: ignore[import-untyped]  # of Airflow
+
 from airflow_hops.core.errors import BadInput
 from airflow_hops.operators.base import partition_key
 
 _MOST_TICKS = 300
-_SHAPES = (
-    (re.compile(r"(\d{4})"), timedelta(days=366)),
-    (re.compile(r"(\d{4})-Q([1-4])"), timedelta(days=92)),
-    (re.compile(r"(\d{4})-(\d\d)"), timedelta(days=31)),
-    (re.compile(r"(\d{4})-(\d\d)-(\d\d) \(W\d\d\)"), timedelta(days=7)),
-    (re.compile(r"(\d{4})-(\d\d)-(\d\d)"), timedelta(days=1)),
-    (re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d)"), timedelta(hours=1)),
-)
-"""Keys that Airflow's mappers of times make, and the longest partition of each; months and longer end with a month."""
+_LONGEST = {
+    "%Y": timedelta(days=366),
+    "%Y-%m": timedelta(days=31),
+    "%Y-%m-%d (W%W)": timedelta(days=7),
+    "%Y-%m-%d": timedelta(days=1),
+    "%Y-%m-%dT%H": timedelta(hours=1),
+}
+"""The longest partition, by the layout of the keys of Airflow's mappers; months and years end with a month."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,19 @@ class RunWindow:
     key: str = ""
 
 
-def run_window(dag_run: Any, schedule: Any, partition_length: timedelta | None, *, has_time: bool) -> RunWindow:
+def run_window(dag_run: Any, schedule: Any, *, has_time: bool) -> RunWindow:
     """Returns the window of a run.
 
     Args:
         dag_run: The run, as in the context of a task.
         schedule: Timetable of the DAG: the keys of a ``CronPartitionTimetable`` end with its next one.
-        partition_length: Length of partitions whose keys do not tell it.
         has_time: Whether rows are selected by a time: if not, a run without an interval takes all of them.
 
     Raises:
-        BadInput: the run has neither an interval nor a partition, or its partition key is not a time, or one of unknown
-            length.
+        BadInput: the run has neither an interval nor a partition, or its key does not say when the partition ends.
     """
     if dag_run.partition_key is not None:
-        start, end = _partition(dag_run.partition_key, schedule, partition_length)
-        return RunWindow(start, end, dag_run.partition_key)
+        return RunWindow(*_partition(dag_run.partition_key, schedule), dag_run.partition_key)
     bounds = dag_run.data_interval_start, dag_run.data_interval_end
     if None in bounds and has_time:
         raise BadInput(
@@ -68,47 +65,30 @@ def run_window(dag_run: Any, schedule: Any, partition_length: timedelta | None, 
     return RunWindow(start, end, partition_key((start, end)))
 
 
-def _partition(key: str, schedule: Any, length: timedelta | None) -> tuple[str, str]:
+def _partition(key: str, schedule: Any) -> tuple[str, str]:
     if "|" in key:  # of an asset of this package
         start, _, end = key.partition("|")
         return start, end
-    try:
-        first, last = _local_times(key, schedule)
-    except ValueError as error:
-        raise BadInput(
-            f"partition key {key!r} is not a time ({error}); expected one, such as 2026-11-01, or start and end as "
-            "2026-11-01T00:00:00|2026-11-02T00:00:00. Write a DAG of the operators for other partitions"
-        ) from None
-    if length is not None:
-        last = first + length
-    if last is None:
-        raise BadInput(
-            f"partition key {key!r} says when the partition begins, not when it ends; give the loop "
-            "score={'partition_length': timedelta(…)}"
-        )
     zone = _zone(schedule)
-    start, end = (time.replace(tzinfo=time.tzinfo or zone).astimezone(UTC).isoformat() for time in (first, last))
+    start, end = (time.replace(tzinfo=zone).astimezone(UTC).isoformat() for time in _local_times(key, schedule))
     return start, end
 
 
-def _local_times(key: str, schedule: Any) -> tuple[datetime, datetime | None]:
-    """Returns when a partition begins and ends, in the schedule's zone; None for the end if the key does not tell it.
-
-    Raises:
-        ValueError: the key is not a time.
-    """
-    if hasattr(schedule, "key_format"):
-        first = datetime.strptime(key, schedule.key_format)  # the zone is added later
-        return first, next(_ticks(schedule.expression, first.replace(tzinfo=None)))
-    for pattern, longest in _SHAPES:
-        if match := pattern.fullmatch(key):
-            numbers = [int(text) for text in match.groups()]
-            if "Q" in key:
-                numbers[1] = 3 * numbers[1] - 2
-            first = datetime(*numbers, *[1] * (3 - len(numbers)))  # type: ignore[arg-type]
+def _local_times(key: str, schedule: Any) -> tuple[datetime, datetime]:
+    """Returns when a partition begins and ends, in the schedule's zone."""
+    with suppress(ValueError):
+        if hasattr(schedule, "key_format"):
+            first = datetime.strptime(key, schedule.key_format).replace(tzinfo=None)
+            return first, croniter(schedule.expression, first).get_next(datetime)
+    for layout, longest in _LONGEST.items():
+        with suppress(ValueError):
+            first = datetime.strptime(key, layout)
             last = first + longest
-            return first, last.replace(day=1) if longest >= timedelta(days=28) else last
-    return datetime.fromisoformat(key), None
+            return first, last.replace(day=1) if longest > timedelta(days=7) else last
+    raise BadInput(
+        f"partition key {key!r} does not say when the partition begins and ends; expected such as 2026-11-01, which "
+        "StartOfDayMapper makes of others, or start and end as 2026-11-01T00:00:00|2026-11-02T00:00:00"
+    )
 
 
 def _zone(schedule: Any) -> tzinfo:
@@ -122,15 +102,6 @@ def _zone(schedule: Any) -> tzinfo:
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
 
-def _ticks(expression: str, first: datetime) -> Iterator[datetime]:
-    """Yields the times of a cron expression after a local time."""
-    from croniter import croniter  # type: ignore[import-untyped]  # of Airflow
-
-    ticks = croniter(expression, first)
-    while True:
-        yield ticks.get_next(datetime)
-
-
 def silent_after(schedule: Any) -> timedelta | None:
     """Returns how long a monitor waits for rows: twice the longest time between two runs, and three days or more.
 
@@ -140,7 +111,7 @@ def silent_after(schedule: Any) -> timedelta | None:
         now = datetime.now(UTC)
         longest: timedelta = now + schedule.delta - now
     elif hasattr(schedule, "expression"):
-        ticks = list(islice(_ticks(schedule.expression, datetime(2026, 1, 1)), _MOST_TICKS))
+        ticks = list(islice(croniter(schedule.expression, datetime(2026, 1, 1)).all_next(datetime), _MOST_TICKS))
         longest = max(later - earlier for earlier, later in pairwise(ticks))
     else:
         return None
