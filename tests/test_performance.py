@@ -15,7 +15,7 @@ from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.operators import PerformanceOperator, retraining_loop
+from airflow_hops.operators import PerformanceOperator, RolloutOperator, retraining_loop
 from airflow_hops.runner.retraining import Monitor
 
 
@@ -58,3 +58,25 @@ def test_loop_measures_before_its_decision() -> None:
         Monitor(context, Producer("d", "r", "t"), store, policy, asset.name, report, measured, True).situation(
             None, None
         )
+
+
+def test_rollout_reads_labels_of_a_table() -> None:
+    def params(labels: Any, **arguments: Any) -> dict[str, Any]:
+        return RolloutOperator(task_id="rollout", deployment=None, labels=labels, **arguments).step_params({})
+
+    by_key = {"source": Source("s3://crm/churned.csv"), "keys": ["customer"], "label_time": "at"}
+    taken = params({**by_key, "horizon": timedelta(days=30), "label_delay": timedelta(days=2)})
+    options = PerformanceOptions(**taken["labels"])
+    assert options.source is not None and options.source["uri"] == "s3://crm/churned.csv"
+    assert (options.horizon_s, options.label_delay_s, taken["limits"]["wait_for_labels"]) == (2592e3, 172_800, True)
+    by_id = params({"source": "s3://crm/churned.csv"}, limits={"wait_for_labels": False})
+    assert (by_id["labels"]["keys"], by_id["limits"]["wait_for_labels"]) == (["request_id", "row"], False)
+    assert params(None)["labels"] is None and not params(None)["limits"]["wait_for_labels"]
+    for labels, message in (
+        (by_key, r"labels\['keys'\] is \['customer'\], which may name several predictions; give both"),
+        ({"source": "s3://a.csv", "horizon": timedelta(days=1)}, "give both labels\\['label_time'\\]"),
+        ({**by_key, "horison": timedelta(days=1)}, "horison"),
+        ({"keys": ["customer"]}, "source"),
+    ):
+        with pytest.raises((BadInput, ValueError), match=message):
+            params(labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from airflow_hops.core.artifacts.properties import Properties
@@ -71,13 +71,6 @@ class PerformanceOptions(StepOptions):
     def as_of_time(self) -> datetime | None:
         """Returns the end of the window; UTC if it has no zone."""
         return window_time("as_of", self.as_of)
-
-    @property
-    def oldest_label(self) -> datetime | None:
-        """Returns the time before which no label can be of a prediction in the window; None if unknown."""
-        if self.horizon_s is None or self.window_s is None or self.as_of_time is None:
-            return None
-        return self.as_of_time - timedelta(seconds=self.window_s)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 from airflow_hops.airflow_internals.tasks import HITLUser
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.core.performance import REQUEST_KEYS, PerformanceOptions
 from airflow_hops.core.rollout.decision import PROMOTED, ROLLED_BACK
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
+from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.steps.protocol import StepResult
+from airflow_hops.core.times import in_seconds
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.people import Notifier, PersonAnswer, ask, notify
@@ -50,6 +53,7 @@ class RolloutLimits(TypedDict, total=False):
         max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any (None).
         max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's (0.1).
         min_labels: Labelled rows that each version needs for a comparison (50).
+        wait_for_labels: Whether a step waits until they have come (True if ``labels`` is given).
     """
 
     max_error_increase: Share
@@ -59,6 +63,29 @@ class RolloutLimits(TypedDict, total=False):
     max_prediction_distance: Share | None
     max_loss_increase: NotNegative
     min_labels: Count
+    wait_for_labels: bool
+
+
+class RolloutLabels(TypedDict, total=False):
+    """Labels of a table, which are joined with captured rows as :class:`PerformanceOperator` joins them.
+
+    Attributes:
+        source: A :class:`~airflow_hops.core.sources.sources.Source`, its URI or its fields; read by each look.
+        keys: Columns that identify a prediction (``request_id`` and ``row``).
+        label_time: Column with the time at which a label became known (None).
+        label_column: Column of the label (that of the model's label).
+        horizon: timedelta after a prediction in which its label becomes known, required for keys of other names (None).
+        time_feature: Input with the row's time (the end of the scored window, or the time of the request).
+        label_delay: timedelta below which predictions are not compared, since early labels may not be typical (0).
+    """
+
+    source: Any
+    keys: Sequence[str]
+    label_time: str
+    label_column: str
+    horizon: Length
+    time_feature: str
+    label_delay: Length
 
 
 class RolloutApproval(TypedDict, total=False):
@@ -114,6 +141,8 @@ class RolloutOperator(HopsOperator):
         approval: Whether a person must approve in Airflow before 100%; True, or a mapping with the fields of
             :class:`RolloutApproval`.
         limits: Limits of the comparisons, a mapping with fields of :class:`RolloutLimits`.
+        labels: Labels of a table instead of clients' feedback, a mapping with the fields of :class:`RolloutLabels`.
+            (templated)
         keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
         polling: Waits, a mapping with fields of :class:`RolloutPolling`.
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
@@ -127,7 +156,7 @@ class RolloutOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.ml.rollout:poll"
     output_kind = "rollout"
     input_arguments = ("deployment",)
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "labels")
     operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False
     controls_server: ClassVar[bool] = True
@@ -143,6 +172,7 @@ class RolloutOperator(HopsOperator):
         on_timeout: Literal["roll_back", "leave"] = "roll_back",
         approval: bool | RolloutApproval = False,
         limits: RolloutLimits | None = None,
+        labels: RolloutLabels | None = None,
         keep_versions: Count = 2,
         polling: RolloutPolling | None = None,
         on_promoted: Notifier | Sequence[Notifier] = (),
@@ -158,6 +188,7 @@ class RolloutOperator(HopsOperator):
         self.on_timeout = on_timeout
         self.approval = approval
         self.limits = limits
+        self.labels = labels
         self.keep_versions = keep_versions
         self.polling = polling
         self.on_promoted = on_promoted
@@ -169,11 +200,30 @@ class RolloutOperator(HopsOperator):
                 "no approval['timeout'], so the task waits forever; give it a timedelta, or leave out both"
             )
         self._plan()
+        if labels is not None:
+            self.labels = {**labels, "source": self._label_options(labels).source}
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the plan, the limits and the person's answer."""
-        return {"plan": asdict(self._plan()), "limits": asdict(Limits(**(self.limits or {}))), "answer": self._answer}
+        """Returns the plan, the limits, the person's answer and the labels' options."""
+        limits: dict[str, Any] = {"wait_for_labels": self.labels is not None, **(self.limits or {})}
+        plan, labels = asdict(self._plan()), self.labels and self._label_options(self.labels).to_dict()
+        return {"plan": plan, "limits": asdict(Limits(**limits)), "answer": self._answer, "labels": labels}
+
+    def _label_options(self, labels: RolloutLabels) -> PerformanceOptions:
+        names = {"horizon": "horizon_s", "label_delay": "label_delay_s"}
+        values: dict[str, Any] = {names.get(name, name): in_seconds(value) for name, value in labels.items()}
+        options = PerformanceOptions(
+            "", **{**values, "source": row_source("labels", values.get("source", {})).to_dict()}
+        )
+        by_time = None not in (options.horizon_s, options.label_time)
+        if not by_time and (options.horizon_s is not None or not {*options.keys} <= {*REQUEST_KEYS}):
+            raise BadArgument(
+                f"RolloutOperator {self.task_id!r}: labels['keys'] is {list(options.keys)!r}, which may name several "
+                "predictions; give both labels['label_time'] and labels['horizon'], the time after a prediction in "
+                "which its label becomes known"
+            )
+        return options
 
     def _plan(self) -> RolloutPlan:
         return RolloutPlan.of(

@@ -78,8 +78,14 @@ class Limits:
     max_prediction_distance: float | None = None
     max_loss_increase: float = 0.1
     min_labels: int = 50
+    wait_for_labels: bool = False
 
     @property
     def unjudged_predictions(self) -> FindingVerdict:
         """Verdict if too few predictions were captured: a limit that cannot be checked is not passed."""
         return NOT_JUDGED if self.max_prediction_distance is None else UNKNOWN
+
+    @property
+    def unjudged_labels(self) -> FindingVerdict:
+        """Verdict if too few labels have come."""
+        return UNKNOWN if self.wait_for_labels else NOT_JUDGED

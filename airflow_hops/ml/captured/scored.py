@@ -34,7 +34,7 @@ def split_ids(ids: Any) -> tuple[Any, Any]:
     return pc.struct_field(parts, [0]), pa.array(ends, _US).take(names.indices)
 
 
-def assigned_units(table: pa.Table) -> Any:
+def assigned_units(table: pa.Table) -> pa.ChunkedArray:
     """Returns what was assigned to a version, text by captured row: the request's ID, or a scored row's key."""
     ids = table["request_id"].cast(pa.string())
     scored = is_scored(table)

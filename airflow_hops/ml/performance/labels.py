@@ -113,21 +113,19 @@ class Usage:
 
     def counts(self, used: Array) -> LabelCounts:
         """Returns the labels' counts; ``used`` tells which labels were joined, ``[labels]``."""
-        labels, known_us = self._labels, self._labels.known_us
-        rest, joined = (labels.codes != NO_LABEL) & ~used, int(used.sum())
-        earliest, latest = self.earliest_us[labels.of_key], self.latest_us[labels.of_key]
-        if labels.horizon_us is None or known_us is None:
-            before = 0 if known_us is None else int((used & (known_us < latest)).sum())
-            return replace(labels.counts, joined=joined, unknown=int(rest.sum()), early=before)
-        replaced, unknown = np.cumsum(self.changes[:-1]) > 0, earliest == _NEVER
-        early = ~unknown & (known_us < earliest)
+        labels, earliest = self._labels, self.earliest_us[self._labels.of_key]
+        known_us = np.full(len(used), _NEVER) if labels.known_us is None else labels.known_us
+        rest, is_replaced = (labels.codes != NO_LABEL) & ~used, np.cumsum(self.changes[:-1]) > 0
+        unknown, early = rest & (earliest == _NEVER), used & (known_us < self.latest_us[labels.of_key])
+        if labels.horizon_us is not None:
+            early = rest & ~unknown & (known_us < earliest)
         return replace(
             labels.counts,
-            joined=joined,
-            unknown=int((rest & unknown).sum()),
-            corrected=int((rest & replaced).sum()),
-            early=labels.counts.early + int((rest & early).sum()),
-            late=int((rest & ~unknown & ~early & ~replaced).sum()),
+            joined=int(used.sum()),
+            unknown=int(unknown.sum()),
+            corrected=labels.counts.corrected + int((rest & is_replaced).sum()),
+            early=labels.counts.early + int(early.sum()),
+            late=int((rest & ~unknown & ~early & ~is_replaced).sum()),
         )
 
 
@@ -157,7 +155,9 @@ def read_labels(
     if options.source is not None:
         (source,) = context.sources({"labels": row_source("labels", options.source)}).values()
         if options.label_time is not None:
-            source = replace(source, time_column=options.label_time)
+            source = replace(
+                source, time_column=options.label_time, may_be_empty=source.may_be_empty or since is not None
+            )
         folder = context.scratch / "labels"
         window = Window(since if options.label_time else None, None)
         rows, _ = ingest_table(folder.name, source, window, OutputFolder(str(context.scratch)))
@@ -256,34 +256,24 @@ def plain(column: Any) -> Any:
 
 
 def check_key_types(table: pa.Table, requests: CapturedRequests, keys: Sequence[str]) -> None:
-    """Compares the types of keys among labels with those of the newest captured rows.
-
-    Raises:
-        BadInput: they cannot be equal, such as texts and times, or one is no type of keys.
-    """
-    names = requests.names()
+    """Raises BadInput if a key's type among labels cannot equal that among the newest captured rows."""
+    names = requests.names() if table.num_rows else []
     schema = requests.footer(names[-1]).schema.to_arrow_schema() if names else pa.schema([])
     for name in keys:
         column = name if name in REQUEST_KEYS else f"input.{name}"
-        if column not in schema.names:
-            continue
-        ours, theirs = schema.field(column).type, table.schema.field(name).type
-        kinds = {_kind(ours), _kind(theirs)}
-        if None in kinds or kinds == {"text", "time"}:
+        types = table.schema.field(name).type, *(schema.field(column).type for _ in [1] if column in schema.names)
+        kinds = {_kind(each) for each in types}
+        if len(types) == 2 and (None in kinds or kinds == {"text", "time"}):
             raise BadInput(
-                f"key {name!r} is {theirs} among the labels, and {ours} in {names[-1]} of the captured rows; expected "
-                "integers, strings or times in both: cast it in the labels"
+                f"key {name!r} is {types[0]} among the labels, and {types[1]} in {names[-1]} of the captured rows; "
+                "expected integers, strings or times in both: cast it in the labels"
             )
 
 
 def _kind(type_: pa.DataType) -> str | None:
-    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-    if pa.types.is_integer(type_):
-        return "integer"
-    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-        return "time"
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return "text" if any(each(type_) for each in texts) else None
+    type_ = plain(pa.array([], type_)).type
+    is_kind = {"integer": pa.types.is_integer, "time": pa.types.is_temporal, "text": pa.types.is_string}
+    return next((kind for kind, is_of in is_kind.items() if is_of(type_)), "text" if type_ == pa.binary() else None)
 
 
 def one_for_each(

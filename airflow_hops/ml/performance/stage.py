@@ -70,7 +70,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     target = known.target
     requests = captured_requests(context, arguments.model_name)
     name = arguments.label_column or target.label
-    table, left_out = read_labels(context, arguments, requests, name, arguments.oldest_label)
+    table, left_out = read_labels(context, arguments, requests, name)
     check_key_types(table, requests, arguments.keys)
     labels = one_for_each(table, arguments.keys, arguments.as_of_time, left_out, arguments.horizon_s)
     joined = join_labels(requests, labels, arguments, target.problem, prefix)

@@ -12,6 +12,7 @@ import numpy as np
 from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION
 from airflow_hops.ml.captured.feedback import LABEL, join_feedback
 from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.scored import assigned_units
 from airflow_hops.ml.captured.values import as_number, class_numbers, dense_values
 from airflow_hops.ml.rollout.labels import LabelledAnswers
 from airflow_hops.ml.rollout.predictions import Answers
@@ -19,7 +20,7 @@ from airflow_hops.ml.rollout.predictions import Answers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_CAPTURED_ROWS = 200_000
+CAPTURED_ROWS = 200_000
 """Maximum captured rows read per version, newest first."""
 
 _MAX_CLASSES = 100
@@ -61,22 +62,29 @@ class Captured:
         return replace(self, outputs=outputs)
 
 
-def read_captured(requests: CapturedRequests, version: int, since: datetime) -> Captured:
-    """Reads the numeric outputs of a version captured since a time with a zone."""
+def files_since(requests: CapturedRequests, version: int, since: datetime) -> list[str]:
+    """Returns names of the files of a version's rows that were captured since a time with a zone, newest first."""
+    stamp = since.strftime("%Y%m%dT%H%M%S")
+    return [name for name in reversed(requests.names(version)) if name[: len(stamp)] >= stamp]
+
+
+def read_captured(requests: CapturedRequests, version: int, since: datetime, ids: pa.Array | None = None) -> Captured:
+    """Reads the numeric outputs of a version captured since a time with a zone, of all requests or ``ids``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    stamp = since.strftime("%Y%m%dT%H%M%S")
     tables = []
     rows = 0
-    for name in reversed(requests.names(version)):
-        if name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
+    for name in files_since(requests, version, since):
+        if rows >= CAPTURED_ROWS:
             break
         schema = requests.footer(name).schema.to_arrow_schema()
         numeric = [c.name for c in schema if c.name.startswith("output.") and _is_numeric(c.type)]
         numeric = [column for column in numeric if column.removeprefix("output.") in _PROBLEMS] or numeric
-        table = requests.table(name, ["request_id", "row", *numeric, "captured_at"])
+        table = requests.table(name, ["request_id", "row", *({"api"} & {*schema.names}), *numeric, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
+        if ids is not None:
+            table = table.filter(pc.is_in(table["request_id"].cast(pa.string()), value_set=ids))
         rows += table.num_rows
         tables.append(table)
     if not tables:
@@ -103,10 +111,8 @@ def _answers(table: pa.Table, column: str) -> Answers:
 
 
 def _numbers(table: pa.Table) -> np.ndarray:
-    """Returns the number of each row's request."""
-    import pyarrow as pa
-
-    ids = table["request_id"].cast(pa.string()).fill_null("").combine_chunks()
+    """Returns the number of each row's request, or of a scored row's key."""
+    ids = assigned_units(table).fill_null("").combine_chunks()
     numbers: np.ndarray = ids.dictionary_encode().indices.to_numpy()
     return numbers
 
@@ -156,8 +162,9 @@ def read_labelled(
     times = np.array([time.astimezone(UTC).replace(tzinfo=None) for time in steps], "datetime64[us]")
     results = {}
     for output, name in pairs.items():
-        both = joined.select(["request_id", "captured_at", f"output.{output}", LABEL + name])
-        both = both.rename_columns(["request_id", "captured_at", "prediction", "label"])
+        columns = {"request_id": "request_id", "captured_at": "captured_at", "prediction": f"output.{output}"}
+        columns |= {"label": LABEL + name} | ({"api": "api"} if "api" in joined.column_names else {})
+        both = joined.select([*columns.values()]).rename_columns([*columns])
         both = both.filter(pc.and_(both["prediction"].is_valid(), both["label"].is_valid()))
         problem = _PROBLEMS.get(output)
         predictions, values = dense_values(both["prediction"], wide=output == OUTPUTS[MULTICLASS]), both["label"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom, read_record, write_record
+from airflow_hops.core.performance import PerformanceOptions
 from airflow_hops.core.rollout.decision import (
     BAD,
     DOUBT,
@@ -62,6 +63,7 @@ class CanaryRollout:
     version: int
     plan: RolloutPlan
     limits: Limits
+    labels: PerformanceOptions | None = None
 
     def poll(self, answer: Mapping[str, object] | None = None) -> Outcome:
         """Takes the step that is due.
@@ -169,8 +171,10 @@ class _Step:
         plan, progress = self.rollout.plan, self.progress
         canary = progress.counts(self.challenger.version)
         over = canary.requests >= progress.requests_needed(plan) and progress.elapsed_s >= plan.bake_s(progress.percent)
-        at_end = over and not progress.judged
         is_late = over and progress.elapsed_s >= plan.timeout_s
+        awaited = self._awaited_labels() if over and not (is_late or progress.judged) else ()
+        over = over and not awaited
+        at_end = over and not progress.judged
         # What may be chance delays a step, but ends no rollout; and without a stable version it is never settled.
         waits_for = {UNKNOWN} if is_late or progress.is_alone else {UNKNOWN, DOUBT}
         findings: tuple[CanaryFinding, ...] = ()
@@ -189,7 +193,7 @@ class _Step:
             return step._pass(step.progress.passed, findings)
         if step.progress.elapsed_s >= plan.timeout_s:
             return step._time_out()
-        return step.wait()
+        return replace(step, progress=replace(step.progress, doubts=awaited or step.progress.doubts)).wait()
 
     def _pass(self, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...]) -> Outcome:
         """Starts the next step, asks for approval, or promotes."""
@@ -269,7 +273,7 @@ class _Step:
         needed, wanted = progress.requests_needed(plan), progress.requests_to_test
         if not progress.judged and progress.elapsed_s < bake_s:
             left_s = min(left_s, bake_s - progress.elapsed_s)
-        elif not progress.judged:
+        elif not progress.judged and not progress.doubts:
             wanted = min(wanted, needed)
         last = progress.last.get(str(self.challenger.version), {})
         missing = wanted - progress.counts(self.challenger.version).requests
@@ -333,6 +337,21 @@ class _Step:
             f"- {line}" for line in lines
         )
 
+    @property
+    def _pair(self) -> ServedPair:
+        alone, limits = self.progress.is_alone, self.rollout.limits
+        changes = tuple(event.at for event in self.last.history if event.at >= self.challenger.since)
+        limits = replace(limits, wait_for_labels=limits.wait_for_labels and not alone)
+        return ServedPair(self.challenger, self.champion, self.since, changes, alone, limits, self.rollout.labels)
+
+    def _awaited_labels(self) -> tuple[str, ...]:
+        """Returns which labels have not come, if the step waits for them."""
+        pair, rollout = self._pair, self.rollout
+        if not pair.limits.wait_for_labels:
+            return ()
+        findings = pair.compare_labels(rollout.context, rollout.model_name, 1.0)
+        return tuple(finding.reason for finding in findings if finding.verdict == UNKNOWN)
+
     def _compare(self, significance: float, *, everything: bool) -> tuple[CanaryFinding, ...]:
         """Compares errors, refusals and latency, and at the end of a step predictions and labels."""
         limits, progress = self.rollout.limits, self.progress
@@ -343,9 +362,7 @@ class _Step:
         since = self.since
         if everything:
             rollout = self.rollout
-            changes = tuple(event.at for event in self.last.history if event.at >= self.challenger.since)
-            pair = ServedPair(self.challenger, self.champion, since, changes, progress.is_alone, limits)
-            findings += pair.compare(rollout.context, rollout.server, rollout.model_name, significance)
+            findings += self._pair.compare(rollout.context, rollout.server, rollout.model_name, significance)
         judged = {"version": self.challenger.version, "stable_version": self.champion.version, "since": since}
         return tuple(replace(finding, numbers={**judged, **finding.numbers}) for finding in findings)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ServedVersion
-from airflow_hops.core.rollout.decision import NOT_JUDGED, CanaryFinding
+from airflow_hops.core.performance import PerformanceOptions
+from airflow_hops.core.rollout.decision import NOT_JUDGED, UNKNOWN, CanaryFinding
 from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.answers import Captured, read_captured, read_labelled
-from airflow_hops.ml.rollout.labels import NOTHING, compare_labels
+from airflow_hops.ml.rollout.labels import NOTHING, LabelledAnswers, compare_labels
+from airflow_hops.ml.rollout.late_labels import as_feedback
 from airflow_hops.ml.rollout.predictions import Answers, compare_predictions
 from airflow_hops.ml.step.context import StepContext
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ServedPair:
         since: Start of the current step, ISO 8601 UTC.
         changes: When the shares of the traffic changed, ascending, ISO 8601 UTC.
         is_alone: Whether the canary has all the traffic.
+        labels: Where labels are; None for the feedback that clients sent.
     """
 
     canary: ServedVersion
@@ -39,6 +40,7 @@ class ServedPair:
     changes: tuple[str, ...]
     is_alone: bool
     limits: Limits
+    labels: PerformanceOptions | None = None
 
     def compare(
         self, context: StepContext, server: ModelServer, model_name: str, significance: float
@@ -60,24 +62,39 @@ class ServedPair:
                 )
                 for name, values in sorted(ours.outputs.items())
             ] or [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
-        feedback = requests.feedback()
-        return findings + (self._compare_labels(requests, feedback, significance) if feedback.num_rows else [])
+        return findings + self.compare_labels(context, model_name, significance)
 
-    def _compare_labels(
-        self, requests: CapturedRequests, feedback: pa.Table, significance: float
-    ) -> list[CanaryFinding]:
+    def compare_labels(self, context: StepContext, model_name: str, significance: float) -> list[CanaryFinding]:
+        """Compares the losses on labelled rows of all steps."""
+        requests = CapturedRequests.of(context.spec.services, context.store, model_name)
+        assert requests is not None
         changes = [datetime.fromisoformat(change) for change in self.changes]
-        further = {name for trained in self._trained for name in trained.more_labels or ()}
-        ours, theirs = (
-            read_labelled(captured, feedback, trained.label, trained.classes, self._common_classes, further, changes)
-            for captured, trained in zip(self._captured(requests, self.canary.since), self._trained, strict=True)
-        )
+        if self.labels is None:
+            feedback, note = requests.feedback(), ""
+        else:
+            name = self.labels.label_column or self._trained[0].label
+            if name is None:
+                raise BadInput(f"model {model_name!r} names no label; give labels['label_column']")
+            versions, since = (self.canary.version, self.stable.version), datetime.fromisoformat(self.canary.since)
+            feedback, counts = as_feedback(context, requests, self.labels, name, versions, since, changes)
+            note = "; labels: " + ", ".join(f"{count} {name}" for name, count in counts.to_dict().items() if count)
+        ours, theirs = dict[str, LabelledAnswers](), dict[str, LabelledAnswers]()
+        if feedback.num_rows:
+            ids = feedback["request_id"].cast(pa.string()).combine_chunks()
+            further = {name for trained in self._trained for name in trained.more_labels or ()}
+            ours, theirs = (
+                read_labelled(each, feedback, trained.label, trained.classes, self._common_classes, further, changes)
+                for each, trained in zip(self._captured(requests, self.canary.since, ids), self._trained, strict=True)
+            )
         names = sorted(ours.keys() | theirs.keys())
         share = significance / max(1, len(names))
-        return [
+        findings = [
             compare_labels(ours.get(name, NOTHING), theirs.get(name, NOTHING), name, self.limits, share)
             for name in names
         ]
+        if not findings and self.limits.wait_for_labels:
+            findings = [CanaryFinding("labels", UNKNOWN, "no step has labelled rows of both versions yet")]
+        return [replace(each, text=each.text + note) for each in findings]
 
     @property
     def _trained(self) -> tuple[ModelProperties, ModelProperties]:
@@ -88,10 +105,12 @@ class ServedPair:
         mine, stable = (trained.classes for trained in self._trained)
         return [name for name in mine if name in stable] if mine and stable else None
 
-    def _captured(self, requests: CapturedRequests, since: str) -> tuple[Captured, Captured]:
-        """Returns the answers of both versions since a time, with the classes that both know."""
+    def _captured(
+        self, requests: CapturedRequests, since: str, ids: pa.Array | None = None
+    ) -> tuple[Captured, Captured]:
+        """Returns the answers of both versions since a time, by default to all requests, with the classes of both."""
         ours, theirs = (
-            read_captured(requests, served.version, datetime.fromisoformat(since)).of_classes(
+            read_captured(requests, served.version, datetime.fromisoformat(since), ids).of_classes(
                 trained.classes, self._common_classes
             )
             for served, trained in zip((self.canary, self.stable), self._trained, strict=True)

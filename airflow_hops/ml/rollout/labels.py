@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Problem
-from airflow_hops.core.rollout.decision import NOT_JUDGED, CanaryFinding
+from airflow_hops.core.rollout.decision import CanaryFinding
 from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.ml.metrics.metrics import area_under_roc
 from airflow_hops.ml.rollout.comparisons import verdict_of
@@ -113,7 +113,7 @@ def compare_labels(
     if min(ours_in.labels.size, theirs_in.labels.size) < limits.min_labels:
         text = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
         text += f", {limits.min_labels} needed in the same steps{left_out}"
-        return CanaryFinding("labels", NOT_JUDGED, text, {"output": output})
+        return CanaryFinding("labels", limits.unjudged_labels, text, {"output": output})
     canary, stable = ours_in, theirs_in
     binary = canary.is_binary and stable.is_binary
     classes = binary or canary.problem == MULTICLASS

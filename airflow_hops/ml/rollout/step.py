@@ -11,16 +11,23 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import read_record
+from airflow_hops.core.performance import PerformanceOptions
 from airflow_hops.core.rollout.decision import RolloutDecision
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.times import now
+from airflow_hops.ml.captured.snapshot import captured_requests
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.canary import CanaryRollout
 from airflow_hops.ml.step.context import StepContext
 
 
 def poll(
-    context: StepContext, *, plan: Mapping[str, Any], limits: Mapping[str, Any], answer: Mapping[str, Any] | None = None
+    context: StepContext,
+    *,
+    plan: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: Mapping[str, Any] | None = None,
+    labels: Mapping[str, Any] | None = None,
 ) -> Artifact | dict[str, object]:
     """Polls the canary of the input ``deployment`` once, and takes the step that is due.
 
@@ -29,6 +36,7 @@ def poll(
         plan: Fields of :class:`~airflow_hops.core.rollout.plan.RolloutPlan`.
         limits: Fields of :class:`~airflow_hops.core.rollout.plan.Limits`.
         answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
+        labels: Fields of :class:`~airflow_hops.core.performance.PerformanceOptions`; None for clients' feedback.
 
     Returns:
         The artifact after the decision. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
@@ -55,7 +63,10 @@ def poll(
         )
     if server.why_no_counts:
         raise BadInput(f"model {model_name!r}: {server.why_no_counts}")
-    rollout = CanaryRollout(context, server, model_name, version, RolloutPlan.of(**plan), Limits(**limits))
+    if limits.get("wait_for_labels"):
+        captured_requests(context, model_name)  # fails if there are none whose labels could come
+    joined = PerformanceOptions(**{**labels, "model_name": model_name}) if labels else None
+    rollout = CanaryRollout(context, server, model_name, version, RolloutPlan.of(**plan), Limits(**limits), joined)
     outcome = rollout.poll(answer)
     if isinstance(outcome, RolloutDecision):
         return _write(rollout, outcome)
