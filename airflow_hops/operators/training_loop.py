@@ -118,7 +118,8 @@ def training_loop(
             table, or sources by table; ``to``, a :class:`~airflow_hops.extensions.tables.Table` to write to; ``asset``,
             that a scored window updates, by default ``<model_name>_scored``; ``schedule``, by default ``@daily``;
             arguments of the tasks ``ingest``, ``prepare``, ``score`` and ``write``, and of the DAG. The connection of
-            all tasks is by default ``hops_batch``, with which no server runs.
+            all tasks is by default ``hops_batch``, with which no server runs, and there is no ``infra_validate``,
+            which starts one, unless its arguments are given.
         **others: Arguments of an operator by its task: ``ingest``, ``statistics``, ``schema``, ``validate``,
             ``evaluate``, ``infra_validate`` and ``deploy``. All else are arguments of the DAG; its ``dag_id`` is
             ``<model_name>_training`` by default, and its ``schedule`` the asset ``<model_name>_drifted``.
@@ -133,11 +134,14 @@ def training_loop(
     """
     where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     check_arguments(training_loop, {"continue_from_champion": continue_from_champion, "policy": policy}, ())
+    is_asked = score is None or others.get("infra_validate") is not None
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
     _check_mappings(where, {**own, "rollout": rollout, "monitoring": monitoring, "score": score})
     own |= {"prepare": _named("prepare", prepare), "train": _named("train", train)}
     optional = {"transform": transform and _named("preprocess", transform), "rollout": rollout}
     own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
+    if not is_asked:
+        del own["infra_validate"]  # which starts a server
     named, continues = {"model_name": model_name}, {"continue_from": model_name} if continue_from_champion else {}
     shared: dict[str, Arguments] = {
         "ingest": {"sources": sources},
@@ -260,7 +264,7 @@ def _assets(condition: Any) -> list[Any]:
 def _add_tasks(own: Mapping[str, Arguments], trainer: type[TrainOperator] | type[HorovodTrainOperator]) -> None:
     """Adds the tasks; ``own`` has arguments by task, which replace those that this function sets.
 
-    Without arguments there is no task ``transform`` and no ``rollout``.
+    Without arguments there is no task ``transform``, ``infra_validate`` and ``rollout``.
     """
     raw = IngestOperator(**{"task_id": "ingest", **own["ingest"]}).output
     examples = PrepareOperator(**{"task_id": "prepare", "tables": raw, **own["prepare"]}).output
@@ -278,8 +282,10 @@ def _add_tasks(own: Mapping[str, Arguments], trainer: type[TrainOperator] | type
     model = {"model": trained.output}
     judged = {**model, "examples": examples}
     evaluation = EvaluateOperator(**{"task_id": "evaluate", **judged, **own["evaluate"]})
-    proof = InfraValidateOperator(**{"task_id": "infra_validate", **judged, **own["infra_validate"]})
-    verdicts = {"evaluation": evaluation.output, "infra_blessing": proof.output}
+    verdicts = {"evaluation": evaluation.output}
+    if "infra_validate" in own:
+        proof = InfraValidateOperator(**{"task_id": "infra_validate", **judged, **own["infra_validate"]})
+        verdicts["infra_blessing"] = proof.output
     deployment = DeployModelOperator(**{"task_id": "deploy", **model, **verdicts, **own["deploy"]})
     if "rollout" in own:
         RolloutOperator(**{"task_id": "rollout", "deployment": deployment.output, **own["rollout"]})

@@ -70,6 +70,9 @@ def test_loop_makes_the_dag_that_scores(tmp_path: Path) -> None:
         "ingest": set(), "prepare": {"ingest"}, "score": {"prepare"}, "write": {"score"},
     }  # fmt: skip
     assert {task.hops_conn_id for each in bag.dags.values() for task in each.tasks} == {"hops_batch"}
+    assert "infra_validate" not in bag.dags["churn_training"].task_ids, "it starts a server"
+    asked = training_loop("churn", **CHURN, score={"rows": ROWS}, infra_validate={})
+    assert isinstance(asked, DAG) and "infra_validate" in asked.task_ids
     prepare, score, write = (dag.get_task(name) for name in ("prepare", "score", "write"))
     assert (prepare.label_column, prepare.key, score.model_name, score.columns) == (
         None,
