@@ -30,6 +30,7 @@ def test_dag_right_alone_reveals_no_runs_and_artifacts(api: Api) -> None:
     assert bare.keys() == listed("admin").keys()
     for name in ("last_run", "model", "skew", "retraining"):
         assert {each[name] for each in bare.values()} == {None}, name
+    assert {each["health"][0]["state"] for each in bare.values()} == {"unknown"}
     assert {monitor["last_run"] for each in bare.values() for monitor in each["monitors"]} == {None}
     asked = "/api/pipelines/activity?dag_id=pages&dag_id=pages_training"
     assert api.get(asked, "admin").json().keys() == {"pages", "pages_training"}

@@ -234,8 +234,9 @@ def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
 
 def test_silent_server_is_named_without_other_dags(api: Api) -> None:
     result = _activity(api, "pages", "pages_training", "no_such")
-    assert result["pages"] == {"traffic": None, "skew": []}
+    assert result["pages"] == {"traffic": None, "health": []}
     assert "serving_rest_port" in result["pages_training"]["traffic"]["problem"]
+    assert [each["state"] for each in result["pages_training"]["health"]] == ["unknown"]
     assert list(result) == ["pages", "pages_training"]
     assert list(_activity(api, "pages", "pages_other", user="only:pages_other")) == ["pages_other"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from fastapi import APIRouter
@@ -15,6 +14,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags, may_read_resu
 from airflow_hops.web.artifacts.tasks import returned_by_dag_runs
 from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served
+from airflow_hops.web.pipelines.health import MemberDag
 from airflow_hops.web.pipelines.routes import Seen
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.types import Model, RunAddress, Time, whole
@@ -48,20 +48,12 @@ class ScoredTask(RunAddress):
     """States of the tasks that write tables, by name; empty if the DAG has none of this package."""
 
 
-class ScoringDue(Model):
-    """A DAG that scores tables with a model."""
-
-    dag_id: str
-    is_paused: bool
-    next_run: Time | None
-
-
 class Scoring(Model):
     """What was scored with a model, and when the next window is due."""
 
     windows: list[ScoredTask]
     """Newest first."""
-    dags: list[ScoringDue]
+    dags: list[MemberDag]
     """DAGs that score tables with it, among those whose results the user may read."""
 
 
@@ -87,7 +79,7 @@ def get_scoring(user: GetUserDep, readable: ReadableDags, served: Served) -> Sco
                 for task_id in tasks
                 if task_id not in made or made[task_id].properties.get("model_name") == served.name
             ]
-    dags = [ScoringDue.of(seen.member(each, {})) for each in scorers]
+    dags = [seen.member(each, {dag_id: listed[0] for dag_id, listed in runs.items()}) for each in scorers]
     return Scoring(windows=sorted(windows, key=lambda each: each.at, reverse=True)[:_RUNS], dags=dags)
 
 
@@ -110,6 +102,5 @@ def _window(dag_id: str, run: LastRun, task_id: str, made: Artifact | None, tabl
 
 def _by_version(made: Artifact | None, name: str) -> dict[str, int]:
     """Returns the counts of the metrics ``<name>_version_<version>``."""
-    metrics = made.metrics if made else {}
-    named = ((re.fullmatch(rf"{name}_version_(\d+)", key), value) for key, value in metrics.items())
-    return {match[1]: int(value) for match, value in named if match is not None}
+    prefix, metrics = f"{name}_version_", made.metrics if made else {}
+    return {key.removeprefix(prefix): int(value) for key, value in metrics.items() if key.startswith(prefix)}

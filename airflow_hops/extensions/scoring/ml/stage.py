@@ -133,6 +133,7 @@ def run(
             metrics={
                 "rows": sum(count.rows_out for count in counts.values()),
                 **{f"rows_version_{version}": float(each["rows"]) for version, each in scored.items()},
+                **{f"failed_rows_version_{v}": float(each["failed"]) for v, each in scored.items() if each["failed"]},
                 **{f"not_finite_rows_{name}": float(rows) for name, rows in _not_finite(summaries).items()},
             },
             properties=PredictionsProperties(

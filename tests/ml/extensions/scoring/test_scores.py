@@ -248,9 +248,11 @@ def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
 
 def test_champion_answers_where_the_canary_fails(scoring: Scoring) -> None:
     scoring.serve(scoring.model(0), scoring.model(100, limit=-1.0), 30)
-    scores = scoring.scores(scoring.score(scoring.examples()))
+    scored = scoring.score(scoring.examples())
+    scores = scoring.scores(scored)
     assert set(scores["version"]) == {1} and len(scores) == ROWS
     counts = scored_rows(scoring.world.store, "m", SINCE)
+    assert scored.metrics["failed_rows_version_2"] == counts[2]["failed"]
     assert counts[1] == {"rows": ROWS, "failed": 0}
     assert counts[2]["rows"] == 0 and abs(counts[2]["failed"] - 0.3 * ROWS) < 50
     server = ModelServer.of(scoring.services, scoring.world.store)
