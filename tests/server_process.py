@@ -114,6 +114,10 @@ class ServerProcess:
         assert status == 200, answer
         return answer
 
+    def flush(self) -> None:
+        """Has the server write what it has captured; on a busy machine this may take longer than a request."""
+        wait_for(lambda: self.call("/v1/capture:flush", b"")[0] == 200, lambda: str(self.get("/v1/capture")))
+
     def predict(self, path: str, body: object, **keywords: Any) -> Any:
         return self.post(f"/v1/models/{path}:predict", body, **keywords)
 

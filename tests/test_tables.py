@@ -58,7 +58,7 @@ def test_table_without_key_and_time_is_deployed_and_monitored(
     status, _ = pipeline.server.call(f"/v1/models/{pipeline.name}:predict", {"instances": [every]})
     assert status == 400
 
-    assert pipeline.server.post("/v1/capture:flush", {})["flushed"]
+    pipeline.server.flush()
     run = run_dag("tables_monitoring", {"model_name": pipeline.name})
     assert states(run) == {"skew": "success"}
     skew = results(run)["skew"]

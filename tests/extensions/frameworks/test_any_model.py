@@ -119,7 +119,7 @@ def test_fuel_drift_retrains_a_model_that_is_promoted(
     gallons = np.array([car["Miles_per_Gallon"] for car in newer])
     error = np.abs(by_grpc - gallons).mean()
 
-    fuel.server.post("/v1/capture:flush", {})
+    fuel.server.flush()
     monitored = returned("fuel_monitoring")
     skew = monitored["skew"]["properties"]
     assert (skew["verdict"], skew["problem"]) == ("drift", "regression")

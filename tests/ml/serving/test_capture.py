@@ -27,7 +27,7 @@ import pytest
 from server_process import ServerProcess, Start, predict_request, write_models
 from waiting import is_gone, wait_for
 
-from airflow_hops.core.processes.locks import lock_for_process
+from airflow_hops.core.processes.files import lock_for_process
 from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
@@ -326,7 +326,7 @@ def test_acknowledged_rows_survive_kill_9_of_server_and_writer(start: Start, cap
             assert acknowledged <= result
         server = start()
     # Here nobody was left but the next server, whose writer takes on what it finds; a flush waits for that.
-    assert server.call("/v1/capture:flush", b"")[0] == 200
+    server.flush()
     found_ids = captured(capture_path / "flights")["request_id"].to_pylist()
     assert acknowledged <= set(found_ids)
     assert len(found_ids) == len(set(found_ids))

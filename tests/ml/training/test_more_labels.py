@@ -195,7 +195,7 @@ def test_every_label_is_answered_and_captured(
                 ]
                 assert answer["minutes_prediction"] == pytest.approx(result["minutes_prediction"], rel=1e-4, abs=1e-4)
                 assert answer["cause_class"] == [value.decode() for value in result["cause_class"]]
-        assert server.call("/v1/capture:flush", b"")[0] == 200
+        server.flush()
     finally:
         server.close()
     for name, more in (("deep", {"embedding"}), ("flat", set[str]())):

@@ -100,7 +100,7 @@ def test_split_capture_counts_and_tokens_are_those_of_v1(flights: ServerProcess,
     sent = 1 + len(FORMS) * (1 + 1 + 40 + 3 + 1) + 2 + 1  # with errors
     assert sum(each["requests"] for each in counts.values()) == sent
     assert counts["1"]["client_errors"] == len(FORMS)
-    flights.post("/v1/capture:flush", {})
+    flights.flush()
     tables = [pq.read_table(file) for file in sorted((tmp_path / "captured" / "flights").glob("*.parquet"))]
     rows = [row for table in tables for row in table.to_pylist()]
     by_id = {
