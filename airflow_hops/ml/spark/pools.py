@@ -384,9 +384,14 @@ class StagedFiles:
         return self._writers[-1]
 
     def write_rows(self, path: Path, batch: pa.RecordBatch, **options: object) -> None:
-        """Adds rows to a Parquet file, in large row groups; ``options`` are those of a new file's writer."""
+        """Adds rows to a Parquet file, in large row groups; ``options`` are those of a new file's writer.
+
+        Floats have no dictionary: most are different, and it would take seven times as long to find that out.
+        """
         if path not in self._row_groups:
-            self._row_groups[path] = self.open(path, partial(parquet_writer, schema=batch.schema, **options)), []
+            others = [field.name for field in batch.schema if not pa.types.is_floating(field.type)]
+            opening = partial(parquet_writer, schema=batch.schema, **{"use_dictionary": others, **options})
+            self._row_groups[path] = self.open(path, opening), []
         group = self._row_groups[path][1]
         group.append(batch)
         if sum(each.num_rows for each in group) >= ROW_GROUP_ROWS or sum(each.nbytes for each in group) >= _GROUP_BYTES:
