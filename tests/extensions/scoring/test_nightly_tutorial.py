@@ -54,8 +54,6 @@ class Reader:
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stdout[-5000:]}{done.stderr[-5000:]}"
-        if "dags test" in command:
-            assert "state=success" in done.stdout + done.stderr, command
         return done.stdout
 
 
