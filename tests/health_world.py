@@ -57,7 +57,7 @@ class HealthWorld:
         for name in ("fraud", "churn", "eta", "stock"):
             self.serve(name, 2)
         self.store.write_text(record_uri(self.store, "price"), "no JSON")
-        failed = self.run("fraud_training", now - day / 8, {"train": "failed", "deploy": "upstream_failed"})
+        failed = self.run("fraud_training", now - day / 7, {"train": "failed", "deploy": "upstream_failed"})
         self.fail(failed, WHY)
         for name in ("eta", "price", "stock"):
             self.run(f"{name}_training", now - 4 * day)
@@ -129,10 +129,11 @@ class HealthWorld:
             "scores": {each: [0.4, 0.1] for each in drifted},
         }  # fmt: skip
         by = Producer(f"{name}_monitor", f"scheduled__{at.isoformat()}", "skew")
-        metrics = {"rows_current": 4_000.0, "rows_reference": 9_000.0}
-        files = {"report.json": json.dumps({"features": {}})}
-        report = write_artifact(self.store, "skew", files, by, properties=properties, metrics=metrics)
-        self.run(f"{name}_monitor", at, skew=report)
+        rows = {"rows_current": 4_000, "rows_reference": 9_000}
+        report = {"verdict": verdict, "drifted": drifted, "features": {}, **rows}
+        files = {"report.json": json.dumps(report)}
+        check = write_artifact(self.store, "skew", files, by, properties=properties, metrics=rows)
+        self.run(f"{name}_monitor", at, skew=check)
 
     def score(self, at: datetime, failed: int) -> None:
         """Adds a run that scored a window of a day, and wrote the table."""

@@ -7,6 +7,7 @@ import {
   formatPercent,
   formatPValue,
   formatRelative,
+  formatSince,
   formatTime,
   intervalInWords,
   plural,
@@ -101,6 +102,10 @@ describe("times", () => {
       "last year",
     ]);
     expect(ago(-172_800)).toBe("in 2 days");
+    const since = [7200, 3600 * 13, 5 * 86_400, 7 * 86_400].map((seconds) =>
+      formatSince(now - 1000 * seconds, now, "Europe/Berlin"),
+    );
+    expect(since).toEqual(["11:00", "0:00", "Sunday", "13 Nov"]);
   });
 });
 
