@@ -18,7 +18,7 @@ import pytest
 from server_process import REPOSITORY
 from waiting import wait_for
 
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 from airflow_hops.core.store import ArtifactStore
 
 JARS = REPOSITORY / ".hops" / "hdfs" / "pyspark-2.4.8"

@@ -31,7 +31,7 @@ import pytest
 import yaml
 from waiting import wait_for
 
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NODE = Path(__file__).with_name("kubernetes_node")

@@ -79,7 +79,7 @@ def warm_launcher_in(folder: Path, runtime: Path) -> Any:
     """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""
     import subprocess
 
-    from airflow_hops.core.processes.locks import locked
+    from airflow_hops.core.processes.files import locked
     from airflow_hops.runner.launchers.local import LocalLauncher
     from airflow_hops.runner.launchers.warm import WarmStart, warm_command, warm_variables
 

@@ -24,7 +24,6 @@ from airflow_hops.core.artifacts.properties import (
     StatisticsProperties,
     TransformedExamplesProperties,
 )
-from airflow_hops.core.distances import SkewVerdict
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import EvaluationProperties, EvaluationReport
 from airflow_hops.core.models.model_record import (
@@ -38,7 +37,7 @@ from airflow_hops.core.models.model_record import (
     write_record,
 )
 from airflow_hops.core.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import SkewProperties, SkewVerdict
 from airflow_hops.core.store import ArtifactStore
 
 KINDS: dict[str, type[Properties]] = {

@@ -27,8 +27,7 @@ from uv import find_uv_bin
 import set_up
 from airflow_hops.cli.doctor import check_java, check_named
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.named_environment import locked_packages
-from airflow_hops.core.profiles import PROFILES, STAMP_NAME
+from airflow_hops.core.profiles import PROFILES, STAMP_NAME, locked_packages
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named, runtime_fingerprint
 from airflow_hops.runner.environments.packed import PackedRuntime

@@ -16,7 +16,7 @@ from waiting import is_gone
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import HopsError, StepFailed
-from airflow_hops.core.processes.locks import lock_for_process
+from airflow_hops.core.processes.files import lock_for_process
 from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore

@@ -12,7 +12,7 @@ import pytest
 from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import DEAD_BEATS, Lease, LeaseLost, LeaseRecord, exclusive
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.processes.polling import Overdue, pauses, poll
 
 

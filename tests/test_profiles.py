@@ -15,8 +15,7 @@ from world import write_artifact
 from airflow_hops.cli.doctor import check_profile
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, PROFILE_NAMES, Artifact, Manifest, Producer
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.core.named_environment import BASE_NAME
-from airflow_hops.core.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
+from airflow_hops.core.profiles import BASE, BASE_NAME, CURRENT, PROFILES, Profile, profile_named, profile_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.newer_profile import written_by_newer
 from airflow_hops.runner.environments.java import find_java

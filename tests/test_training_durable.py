@@ -17,7 +17,7 @@ from real_airflow import RealAirflow
 from waiting import is_gone
 from waiting import wait_for as wait_seconds_for
 
-from airflow_hops.core.processes.locks import lock_holder
+from airflow_hops.core.processes.files import lock_holder
 from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.store import ArtifactStore
 

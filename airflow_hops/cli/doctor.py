@@ -27,9 +27,8 @@ from airflow_hops.airflow_internals.cli import (
 )
 from airflow_hops.cli.check import Check, check_cluster, probe_step
 from airflow_hops.core.errors import BadInput, HopsError, StoreAway
-from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
-from airflow_hops.core.profiles import BASE, Profile, profile_of
+from airflow_hops.core.profiles import BASE, Profile, base_of, profile_of
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.training.options import HOROVOD_MISSING
 from airflow_hops.hooks.hops import HopsHook

@@ -10,9 +10,8 @@ from pathlib import Path
 from airflow_hops.airflow_internals.cli import AirflowConsole
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.named_environment import base_of, locked_packages
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.core.profiles import profile_named, profile_of
+from airflow_hops.core.profiles import base_of, locked_packages, profile_named, profile_of
 from airflow_hops.core.store.files import StoreFiles
 from airflow_hops.runner.connections import SPARK_CONN_ID, check_options, find_connection
 from airflow_hops.runner.environments import packed

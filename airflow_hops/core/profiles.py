@@ -1,4 +1,7 @@
-"""Profiles of the runtime environment: sets of pinned libraries for older and newer machines. Standard library only."""
+"""Profiles of the runtime environment: sets of pinned libraries for older and newer machines.
+
+Files in an environment say which profile it has, and what a named environment extends. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from typing import NamedTuple
 
 from airflow_hops.core.artifacts.artifact import PROFILE_NAMES
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.named_environment import base_of
+
+BASE_NAME = "hops-base.txt"
+"""File in a named environment: the runtime environment's folder, and :data:`STANDALONE` if it does not extend that."""
+
+STANDALONE = "standalone"
+
+LOCK_NAME = "hops-lock.txt"
+"""File in a named environment with its additional packages, one a line as ``name==version``."""
 
 STAMP_NAME = "hops-pins.sha256"
 """File in an environment, written last: fingerprint of its pins, the folder that it was made in, name of its pins."""
@@ -121,3 +131,32 @@ def read_stamp(path: Path) -> Stamp | None:
         return Stamp(*(path / STAMP_NAME).read_text().splitlines()[:3])
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def base_of(runtime: Path) -> Path:
+    """Returns the runtime environment that a named environment belongs to; others are returned unchanged."""
+    result = _lines(runtime / BASE_NAME)
+    return Path(result[0]) if result else runtime
+
+
+def is_standalone(runtime: Path) -> bool:
+    """Returns whether a named environment imports nothing from the runtime environment."""
+    return STANDALONE in _lines(runtime / BASE_NAME)[1:]
+
+
+def environment_name(runtime: Path) -> str | None:
+    """Returns the name of a named environment; None for other environments."""
+    base = base_of(runtime)
+    return None if base == runtime else runtime.name.removeprefix(f"{base.name}-")
+
+
+def locked_packages(runtime: Path) -> list[str]:
+    """Returns the additional packages of a named environment; empty for other environments."""
+    return _lines(runtime / LOCK_NAME)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -32,8 +32,7 @@ from typing import Any, Literal, Protocol
 from airflow_hops.core.artifacts.artifact import cache_key
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.ending import GRACE_S
-from airflow_hops.core.processes.files import write_atomically
-from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.files import lock_for_process, lock_holder, write_atomically
 from airflow_hops.core.processes.polling import poll
 from airflow_hops.core.processes.temporary_folders import full_place, variables_of_step
 from airflow_hops.core.steps.jobs import JOB_FILE, REMOVED, Job, this_host

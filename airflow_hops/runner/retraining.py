@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.distances import DRIFT
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.model_record import by_whom, read_record
 from airflow_hops.core.performance import PerformanceProperties
@@ -26,7 +25,7 @@ from airflow_hops.core.retraining.conditions import Memory
 from airflow_hops.core.retraining.decision import RetrainingDecision, RetrainingRequest, decide
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.retraining.situation import Situation
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import DRIFT, SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc, now, seconds_since
 from airflow_hops.runner.new_rows import has_unchanged_files

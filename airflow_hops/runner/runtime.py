@@ -23,9 +23,9 @@ from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, mask_
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError, StepFailed, StoreAway, error_from
 from airflow_hops.core.extensions import STEP_GATES, load_all
-from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_folder, full_place, temporary_folder, variables_of_step
+from airflow_hops.core.profiles import is_standalone
 from airflow_hops.core.redaction import hide
 from airflow_hops.core.sources.sources import source_class
 from airflow_hops.core.steps.protocol import Line, StepResult, StepSpec, parse_line

@@ -13,7 +13,7 @@ from airflow.sdk import Connection
 
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound
-from airflow_hops.core.named_environment import base_of
+from airflow_hops.core.profiles import base_of
 from airflow_hops.core.redaction import without_password
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
 from airflow_hops.core.steps.protocol import json_object

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.processes.locks import try_lock
+from airflow_hops.core.processes.files import try_lock
 from airflow_hops.core.processes.polling import poll
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
 from airflow_hops.runner.launchers.base import Launcher, find_launcher

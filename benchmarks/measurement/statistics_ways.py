@@ -119,7 +119,7 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
-    from airflow_hops.core.distances import SkewTest
+    from airflow_hops.core.skew import SkewTest
     from airflow_hops.ml.captured.requests import CapturedRequests
     from airflow_hops.ml.distances.detect import compare_sides, side_of
     from airflow_hops.ml.skew.feature_rows import FeatureRows

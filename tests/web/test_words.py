@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from airflow_hops.core.distances import Cause, SkewVerdict
 from airflow_hops.core.retraining import decision
 from airflow_hops.core.retraining.conditions import Condition
 from airflow_hops.core.retraining.decision import PERSON
 from airflow_hops.core.rollout.decision import FindingVerdict
+from airflow_hops.core.skew import Cause, SkewVerdict
 from airflow_hops.web.openapi import document
 
 UI = Path(__file__).parents[2] / "ui"

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_hops.core.processes.locks import lock_folder, open_folder, try_lock
+from airflow_hops.core.processes.files import lock_folder, open_folder, try_lock
 
 _KINDS = (
     "agent",

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.retraining.parts import PolicyPart, check_part
 from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from airflow_hops.core.artifacts.properties import Window
-from airflow_hops.core.distances import DRIFT, INSUFFICIENT
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.retraining.conditions import Finding, Memory
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.retraining.situation import Clock, Situation
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT
 from airflow_hops.core.times import as_utc
 
 Outcome = Literal["requested", "refused"]

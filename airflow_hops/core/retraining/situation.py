@@ -9,8 +9,7 @@ from typing import Literal, Self
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import Window
-from airflow_hops.core.distances import INSUFFICIENT, PIPELINE_FAULT
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import INSUFFICIENT, PIPELINE_FAULT, SkewProperties
 from airflow_hops.core.times import as_utc
 
 Clock = Literal["data", "requests", "clock"]

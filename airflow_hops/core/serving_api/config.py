@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from google.protobuf import text_format
 
-from airflow_hops.core.processes.files import staged
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked, staged
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 
 PathLike = str | os.PathLike[str]

@@ -22,8 +22,7 @@ from urllib.parse import unquote
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.processes.files import create_atomically, make_private, write_atomically
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import create_atomically, locked, make_private, write_atomically
 from airflow_hops.core.processes.remote_files import RemoteFiles, without_markers
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder
 

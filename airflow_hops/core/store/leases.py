@@ -18,7 +18,7 @@ protocol:
 6. A holder may be suspended, or cut off from the store. What must not run twice ends after ``FENCE_BEATS`` beats that
    could not be written (:attr:`Lease.is_overdue`), before others consider it dead.
 
-Processes of one machine exclude each other by locks of the kernel instead (:mod:`airflow_hops.core.processes.locks`):
+Processes of one machine exclude each other by locks of the kernel instead (:mod:`airflow_hops.core.processes.files`):
 the death of a holder releases them at once. Such are the lock and followers of a local job, leases of GPUs, and locks
 of local stores.
 """
@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store.artifact_store import ArtifactStore
 

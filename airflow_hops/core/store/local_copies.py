@@ -27,7 +27,7 @@ from pathlib import Path
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.processes.locks import lock_folder, locked
+from airflow_hops.core.processes.files import lock_folder, locked
 from airflow_hops.core.store.files import StoreFiles
 from airflow_hops.core.store.integrity import additions, damaged, damages_in, paths_in
 from airflow_hops.core.store.private_folders import cache_folder, private_folder

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from airflow_hops.core.distances import Cause
+from airflow_hops.core.skew import Cause
 from airflow_hops.ml.distances.mixtures import at_points, mixture, noise, of_rows
 from airflow_hops.ml.distances.sides import Distribution, Kinds, Numbers, Vectors
 from airflow_hops.ml.distances.units import possible_change, unit_change, words_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from airflow_hops.core.distances import SkewTest
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.distances.causes import FAULTS, MOST_SWAPPED, as_numbers, cause_of, in_text, swapped, unusual
 from airflow_hops.ml.distances.measures import DISTANCE, Comparison, other_scores
 from airflow_hops.ml.distances.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES, answers

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.repeats import without_repeats
 from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
@@ -47,7 +47,7 @@ def detect_skew(
         time: Column of the rows' times on both sides, where rows depend on it: a feature has then drifted only if it is
             further from the most similar window of the reference than such windows, as long as the current one and, if
             there is a year of them, of the same season, are from each other.
-        options: Fields of :class:`airflow_hops.core.distances.SkewTest`.
+        options: Fields of :class:`airflow_hops.core.skew.SkewTest`.
 
     A feature of the schema that ``current`` lacks, or a feature of another type in it, counts as drifted.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_hops.core.distances import SkewTest
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.distances.sides import Side
 
 # Too low, bounds leave out rows of which more than one client sent the same, so a shift towards these is not found; too

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_hops.core.distances import INSUFFICIENT, Cause, SkewVerdict
 from airflow_hops.core.json_fields import finite
+from airflow_hops.core.skew import INSUFFICIENT, Cause, SkewVerdict
 from airflow_hops.ml.distances.causes import FAULTS, MISSING_FAULT
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress

@@ -27,9 +27,8 @@ from airflow_hops.ml.readers.csv_quotes import (
     without_quoted,
 )
 from airflow_hops.ml.readers.joined_types import join_texts
-from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import plain_numbers
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, check_row_bytes, check_width, without_mark
 from airflow_hops.ml.readers.text_types import TEXT, as_type, type_of
 from airflow_hops.ml.readers.types import Types, batch_of
 

@@ -20,8 +20,14 @@ from pyarrow import json as arrow_json
 
 from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.ml.readers.joined_types import join_texts, settled
-from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, TextLines, without_mark
+from airflow_hops.ml.readers.raw_file import (
+    BLOCK_BYTES,
+    RawFile,
+    TextLines,
+    check_fields,
+    check_row_bytes,
+    without_mark,
+)
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     FLOAT,

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.versions import is_newer_arrow_type, parquet_file
-from airflow_hops.ml.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
 from airflow_hops.ml.readers.plain import uuid_texts
-from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.raw_file import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES, RawFile
 from airflow_hops.ml.readers.types import Types, cast, value_text
 from airflow_hops.ml.readers.vectors import is_list, leaves
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_hops.core.errors import UnreadableFile
-from airflow_hops.ml.readers.limits import check_row_bytes
+from airflow_hops.ml.readers.raw_file import check_row_bytes
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")

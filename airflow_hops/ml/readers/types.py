@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch, UnreadableFile
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import join, of_files, of_text, settled, widened
-from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_time, is_uuid, plain, uuid_texts
-from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.raw_file import RawFile, check_columns
 from airflow_hops.ml.readers.text_types import first_bad, utc_times
 from airflow_hops.ml.readers.vectors import is_list, leaves, map_types
 

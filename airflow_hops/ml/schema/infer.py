@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.artifacts.target import REGRESSION
-from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.names import check_known
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.schema.comparators import DISTANCE, MEASURES, compare_by_distance
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, vector_width
 

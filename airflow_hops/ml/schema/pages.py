@@ -10,7 +10,6 @@ from typing import Any
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.schema.page import (
     Aspect,
     FeatureDomain,
@@ -22,6 +21,7 @@ from airflow_hops.core.schema.page import (
     has_page,
     write_page,
 )
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.schema.comparators import DISTANCE, distance_of
 from airflow_hops.ml.schema.diff import describe_schema, flat_features

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties, StatisticsProperties
-from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.extensions import ROW_COMPARISONS, load_extension
-from airflow_hops.core.skew import SkewOptions, SkewProperties, SkewReference
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewOptions, SkewProperties, SkewReference
 from airflow_hops.core.times import as_utc
 from airflow_hops.ml.distances.detect import compare_sides, side_of
 from airflow_hops.ml.distances.repeats import without_repeats

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.report import FeatureSkew
 from airflow_hops.ml.distances.sides import alike

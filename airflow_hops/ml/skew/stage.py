@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.distances import INSUFFICIENT, STABLE
-from airflow_hops.core.skew import HISTOGRAMS_FILE, REPORT_FILE, SkewOptions
+from airflow_hops.core.skew import HISTOGRAMS_FILE, INSUFFICIENT, REPORT_FILE, STABLE, SkewOptions
 from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.skew.fetch import fetch

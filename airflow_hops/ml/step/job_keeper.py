@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import end_everything
-from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.files import lock_for_process, lock_holder
 from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.steps.protocol import StepResult, format_record
 from airflow_hops.core.store import ArtifactStore

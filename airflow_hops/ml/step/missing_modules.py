@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from airflow_hops.core.named_environment import environment_name
+from airflow_hops.core.profiles import environment_name
 
 _NEVER_ADDED = ("airflow", "airflow_hops")
 """Modules that steps already have or do not need."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.errors import HopsError, InvalidArgument, ServerUnreachable
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 
 
 def open_tracking(tracking_uri: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.named_environment import environment_name, locked_packages
+from airflow_hops.core.profiles import environment_name, locked_packages
 from airflow_hops.core.redaction import masked, redacted
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.steps.run_record import RECORD_TAG, is_recorded, record_key

@@ -14,11 +14,11 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, StatisticsProperties
-from airflow_hops.core.distances import INSUFFICIENT, SkewTest
 from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.schema.changes import compare_aspects
 from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
+from airflow_hops.core.skew import INSUFFICIENT, SkewTest
 from airflow_hops.core.validation_page import (
     VALIDATION_PAGE,
     AnomalyEntry,

@@ -17,17 +17,20 @@ from pathlib import Path
 
 from airflow_hops.core import profiles
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.named_environment import (
+from airflow_hops.core.processes.files import locked
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.profiles import (
     BASE_NAME,
     LOCK_NAME,
     STANDALONE,
+    Stamp,
     base_of,
     is_standalone,
     locked_packages,
+    profile_of,
+    profile_of_pins,
+    read_stamp,
 )
-from airflow_hops.core.processes.locks import locked
-from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.core.profiles import Stamp, profile_of, profile_of_pins, read_stamp
 from airflow_hops.runner.environments.runtime import (
     UNFINISHED,
     EnvironmentState,

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.named_environment import base_of, is_standalone
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.profiles import base_of, is_standalone
 from airflow_hops.runner.environments.named import LINK_NAME, named_state, packages_of, python_version
 from airflow_hops.runner.environments.runtime import environment_state, pins_fingerprint
 

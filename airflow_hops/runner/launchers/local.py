@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.named_environment import base_of, environment_name
 from airflow_hops.core.processes.lifetime import own_identity
 from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.profiles import base_of, environment_name
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE, WORKER_VARIABLE
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import named_state

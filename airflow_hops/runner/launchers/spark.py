@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import airflow_hops
 from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound, HopsError
-from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.core.profiles import BASE, profile_of
+from airflow_hops.core.profiles import BASE, base_of, profile_of
 from airflow_hops.core.steps.protocol import StepSpec, is_local_master
 from airflow_hops.runner.connections import SPARK_CONN_ID, find_connection, similar_connections
 from airflow_hops.runner.environments.java import find_java

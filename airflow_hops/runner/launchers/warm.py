@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.processes.files import try_lock
 from airflow_hops.core.processes.forks import GO, send_request
-from airflow_hops.core.processes.locks import try_lock
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE
 from airflow_hops.core.store.private_folders import private_folder

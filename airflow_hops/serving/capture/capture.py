@@ -21,8 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.processes.files import is_own_folder, make_private, read_own, write_atomically
-from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.files import (
+    is_own_folder,
+    lock_for_process,
+    lock_holder,
+    make_private,
+    read_own,
+    write_atomically,
+)
 from airflow_hops.core.processes.programs import start_module
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.capture.options import CaptureOptions

@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_hops.core.capture_layout import name_time, time_of
-from airflow_hops.core.processes.files import make_private, sync
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked, make_private, sync
 from airflow_hops.core.processes.remote_files import RemoteFiles
 
 # Order of publishing a local file: write a hidden temporary file, fsync it, take the lock of the base folder, choose a

@@ -20,8 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_hops.core.processes.files import is_own_folder, read_own
-from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.files import is_own_folder, lock_for_process, lock_holder, read_own
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, BatchFile, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files

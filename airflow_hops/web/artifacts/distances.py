@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from airflow_hops.core.distances import SkewTest
-from airflow_hops.core.skew import REPORT_FILE
+from airflow_hops.core.skew import REPORT_FILE, SkewTest
 from airflow_hops.web.artifacts.feature_pages import FeatureView
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 

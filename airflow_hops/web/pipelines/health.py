@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
-from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.performance import PerformanceProperties
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewProperties
 from airflow_hops.web.models.records import ServedModel
 from airflow_hops.web.runs.states import LastRun
 from airflow_hops.web.types import Model, Time

@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
-from airflow_hops.core.distances import INSUFFICIENT, STABLE
 from airflow_hops.core.performance import PerformanceProperties
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.skew import INSUFFICIENT, STABLE, SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import (
     PipelineDag,

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import LeaseLost
 from airflow_hops.extensions.experiments.core.search import (

@@ -33,7 +33,7 @@ from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.schema.history import freeze_schema
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached

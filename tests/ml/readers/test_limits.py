@@ -14,8 +14,8 @@ import pytest
 
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.ingest import parts
-from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
+from airflow_hops.ml.readers import raw_file
 from airflow_hops.ml.readers.csv_quotes import RowCutter
 from tests.ml.readers.reading import by_ingest, check_refused, ingested, snapshot
 
@@ -33,7 +33,7 @@ def _cutter_memory() -> int:
 
 
 def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 1_000_000)
+    monkeypatch.setattr(raw_file, "MAX_ROW_BYTES", 1_000_000)
     for name, content in (
         ("t.csv", b'a,b\n1,"open\n' + b"2,x\n" * 2_000_000),
         ("t.csv.gz", gzip.compress(b"a,b\n1," + b"0" * 6_000_000)),
@@ -57,7 +57,7 @@ def test_too_wide_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check_refused(tmp_path / name, words, content)
     unquoted = 'a,b\n1,"' + "," * 1_000_000 + '"\n'
     check_refused(tmp_path / "t.csv", "the limit is 50000 columns", unquoted, [by_ingest], quote="")
-    monkeypatch.setattr(limits, "MAX_COLUMNS", 10)
+    monkeypatch.setattr(raw_file, "MAX_COLUMNS", 10)
     pq.write_table(pa.table({f"c{number}": [1] for number in range(11)}), tmp_path / "t.parquet")
     check_refused(tmp_path / "t.parquet", "11 columns; the limit is 10 columns")
 

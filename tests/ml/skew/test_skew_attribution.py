@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 from echo_models import write_echo_model, write_function
 
-from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.skew.attribution import attribute_drift, restore

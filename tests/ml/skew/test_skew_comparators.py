@@ -12,7 +12,7 @@ import pyarrow as pa
 from campaigns import campaign
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
-from airflow_hops.core.distances import STABLE
+from airflow_hops.core.skew import STABLE
 from airflow_hops.ml.distances.detect import detect_skew, side_of
 from airflow_hops.ml.schema.anomalies import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics

@@ -18,8 +18,8 @@ import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2
 from test_skew_distances import random_table
 
-from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.distances.detect import compare_sides, side_of
 from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.schema import infer_schema

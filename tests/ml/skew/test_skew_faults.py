@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from airflow_hops.core.distances import SkewTest
+from airflow_hops.core.skew import SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.report import FeatureSkew
 from airflow_hops.ml.distances.sides import alike

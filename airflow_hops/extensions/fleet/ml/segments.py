@@ -21,9 +21,8 @@ import threadpoolctl
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
-from airflow_hops.extensions.fleet.core.keys import shown
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.packs import INDEX_SCHEMA, POOLED
+from airflow_hops.extensions.fleet.core.packs import INDEX_SCHEMA, POOLED, shown
 from airflow_hops.extensions.fleet.ml.columns import Columns, TrainingRows, ranked, training_rows
 from airflow_hops.extensions.fleet.ml.fleet_files import finite
 from airflow_hops.extensions.fleet.ml.learners import Learner, Strategy

@@ -13,8 +13,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_record import deployed_model, read_record
-from airflow_hops.extensions.fleet.core.keys import shown
-from airflow_hops.extensions.fleet.core.packs import Entry
+from airflow_hops.extensions.fleet.core.packs import Entry, shown
 from airflow_hops.extensions.fleet.ml.entries import outcomes_of
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, Segment, write_fleet
 from airflow_hops.extensions.fleet.ml.rows import ROWS_FOLDER

@@ -23,10 +23,9 @@ from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.sources.source_files import check_unchanged
 from airflow_hops.core.sources.sources import SourceFile
-from airflow_hops.extensions.fleet.core.keys import check_keys, shown
 from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetSkewProperties
-from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place
+from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place, check_keys, shown
 from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.extensions.fleet.ml.columns import (
     Columns,

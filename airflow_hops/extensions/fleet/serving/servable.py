@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.fleet.core.keys import segment_keys, shown
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes
-from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place
+from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place, segment_keys, shown
 from airflow_hops.extensions.fleet.serving.loaded import MODELS
 from airflow_hops.extensions.fleet.serving.sessions import GraphModel
 from airflow_hops.serving.errors import check_deadline, invalid_argument

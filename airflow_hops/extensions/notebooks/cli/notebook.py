@@ -18,8 +18,8 @@ from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.runtime import find_uv, say
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, socket_root
+from airflow_hops.core.profiles import base_of
 from airflow_hops.core.steps.protocol import NOTEBOOK_VARIABLE, StepSpec
 from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.runner.environments.named import make_named, named_folder, named_state

@@ -29,8 +29,8 @@ from typing import Any
 
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import descendants, kill_descendants
+from airflow_hops.core.processes.files import lock_folder
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
-from airflow_hops.core.processes.locks import lock_folder
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind

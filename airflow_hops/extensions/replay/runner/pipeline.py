@@ -17,7 +17,7 @@ from airflow_hops.core.errors import BadInput, HopsError, StepFailed
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.models.model_record import read_record, recorded_models
 from airflow_hops.core.monitor_reports import monitoring_reports
-from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.schema.history import IMPORTED
 from airflow_hops.core.sources.sources import row_source

@@ -18,8 +18,7 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.core.processes.files import write_atomically
-from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.processes.files import lock_for_process, lock_holder, write_atomically
 from airflow_hops.extensions.server_extras.serving.counts import PastCounts, WorkerCounts
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.errors import ServingError

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import BEAT_S, LeaseLost
 from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords

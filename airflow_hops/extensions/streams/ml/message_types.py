@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
-from airflow_hops.ml.readers.limits import MAX_COLUMNS
+from airflow_hops.ml.readers.raw_file import MAX_COLUMNS
 from airflow_hops.ml.readers.types import MOST_DIGITS
 
 UTC_TIME = pa.timestamp("us", "UTC")

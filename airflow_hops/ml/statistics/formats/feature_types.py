@@ -9,9 +9,8 @@ import pyarrow as pa
 from airflow_hops.core.errors import BadInput, SchemaMismatch
 from airflow_hops.ml.readers import joined_types
 from airflow_hops.ml.readers.joined_types import is_text, of_files, widened
-from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import is_plain, is_time, plain
-from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.raw_file import RawFile, check_columns
 from airflow_hops.ml.readers.text_types import INTEGER, TEXT, TIMES
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_hops.core.artifacts.artifact import segment
 from airflow_hops.core.errors import BadInput, HopsError
-from airflow_hops.core.processes.locks import open_folder, try_lock
+from airflow_hops.core.processes.files import open_folder, try_lock
 from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
 from airflow_hops.ml.training.devices import Gpu
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.names import check_known
-from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.files import locked
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source, SourceFile

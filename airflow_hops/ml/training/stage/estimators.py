@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.properties import SAVED_MODEL
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.named_environment import locked_packages
+from airflow_hops.core.profiles import locked_packages
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import Framework, frameworks
 from airflow_hops.ml.training.session import Session

@@ -19,8 +19,8 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml import skew
-from airflow_hops.extensions.fleet.ml.drift import SegmentTest, find, two_samples
 from airflow_hops.extensions.fleet.ml.reference import counted
+from airflow_hops.extensions.fleet.ml.skew import SegmentTest, find, two_samples
 
 FEATURES = 10
 

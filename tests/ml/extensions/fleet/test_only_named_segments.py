@@ -14,8 +14,8 @@ import shops
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.fleet.core.keys import check_keys
 from airflow_hops.extensions.fleet.core.options import FleetSkewProperties
+from airflow_hops.extensions.fleet.core.packs import check_keys
 from airflow_hops.extensions.fleet.ml import selection
 
 SHOPS = [f"shop {number}" for number in range(8)]

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.fleet.core.keys import MAX_KEY_BYTES, segment_keys
 from airflow_hops.extensions.fleet.core.linear import (
     CategoryEncoding,
     Encoding,
@@ -31,11 +30,13 @@ from airflow_hops.extensions.fleet.core.linear import (
 from airflow_hops.extensions.fleet.core.packs import (
     INDEX_SCHEMA,
     LINEAR,
+    MAX_KEY_BYTES,
     ONNX,
     Fleet,
     FleetDescription,
     PackWriter,
     read_index,
+    segment_keys,
     write_index,
 )
 from tests.ml.extensions.fleet.packed_fleets import ENCODING, random_rows, row_of, write_packed_fleet

@@ -19,7 +19,7 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.frameworks.ml.estimator_rows import estimator_rows
+from airflow_hops.extensions.frameworks.ml.estimators import estimator_rows
 from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.models.frameworks import framework_of
