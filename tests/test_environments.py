@@ -356,6 +356,7 @@ def test_a_packed_environment_works_in_any_folder(
     assert "extra 1.0 instead of none" in packed.difference(PackedRuntime.of(churn.with_name("runtime")))
     unpacked.mkdir(parents=True)
     subprocess.run(["tar", "-xzf", str(target), "-C", str(unpacked)], check=True)
+    assert bytecode(unpacked), "executors do not compile what they import"
     shutil.rmtree(churn)
     shutil.rmtree(churn.with_name("runtime"))
     program = (
