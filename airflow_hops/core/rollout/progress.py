@@ -31,7 +31,7 @@ class Progress(JsonFields):
         tested_requests: The canary's requests at the last test.
         judged: Whether the test at the step's end was made.
         passed: Reasons for which the step was passed, in words; None if it is not passed.
-        doubts: Results beyond a limit that may be chance; the rollout waits for more requests.
+        doubts: Results beyond a limit that may be chance, and labels that have not come; the rollout waits for more.
         approval: Approval of the last step: ``by``, ``note``, ``at``.
     """
 

@@ -210,8 +210,7 @@ def keyed_rows(
         first column that the file lacks.
 
     Raises:
-        BadInput: a key or time has another type, or scored rows are to be found by several columns, or without a
-            horizon, although their key may be scored again.
+        BadInput: a key or time has another type, or scored rows are to be found by several keys, or without a horizon.
     """
     where, schema = f"captured file {name}", requests.footer(name).schema.to_arrow_schema()
     captured = {key: key if key in REQUEST_KEYS else f"input.{key}" for key in options.keys}
@@ -226,15 +225,11 @@ def keyed_rows(
     if lacking and not is_scoring:
         return captured[lacking[0]]
     keys, ends = split_ids(table["request_id"]) if is_scoring else (None, None)
-    if len(lacking) > 1:
+    if len(lacking) > (options.horizon_s is not None):
         raise BadInput(
-            f"{where}: keys are {list(options.keys)}; scored rows have one key beside the model's inputs, and "
-            f"no input is called {' or '.join(map(repr, lacking))}"
-        )
-    if lacking and options.horizon_s is None:
-        raise BadInput(
-            f"{where}: keys name {lacking[0]!r}, the key of scored rows, which may be scored in each window; give a "
-            "horizon, the time after a prediction in which its label becomes known, and label_time"
+            f"{where}: keys name {' and '.join(map(repr, lacking))}, which the model does not take; scored rows have "
+            "one such key, which may be scored in each window: give a horizon, the time after a prediction in which "
+            "its label becomes known, and label_time"
         )
     key = key_of([keys if key in lacking else table[column] for key, column in captured.items()], where)
     when, asked = (as_time(table[column], where) for column in (time, "captured_at"))

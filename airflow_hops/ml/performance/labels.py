@@ -97,7 +97,7 @@ class Labels:
 
 
 class Usage:
-    """What predictions of all versions used of labels, to count the others.
+    """Use of labels by the predictions of all versions, to count the others.
 
     Attributes:
         earliest_us: Time of the first prediction of each key, ``[keys]``; the greatest integer without one.

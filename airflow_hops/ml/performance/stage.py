@@ -252,14 +252,8 @@ def notes_of(
         "Labels that are not what the model predicts": counts.invalid,
         f"Labels without a value of {' or '.join(options.keys)}, their keys": counts.keyless,
         "Labels without a value": counts.missing,
-        **(
-            {}
-            if options.horizon_s is None
-            else {
-                "Labels that became known before each prediction of their key": counts.early,
-                "Labels that became known after the horizon of each prediction of their key": counts.late,
-            }
-        ),
+        "Labels that became known before each prediction of their key": counts.early * (options.horizon_s is not None),
+        "Labels that became known after the horizon of each prediction of their key": counts.late,
         "Labels without label_time, or whose label_time is not a time in seconds since the epoch": counts.untimed,
         f"Captured rows whose {options.time_feature!r} is not a time in seconds since the epoch": joined.untimed,
         **{f"Captured rows without {c!r} (another signature, API or version)": n for c, n in joined.lacking.items()},

@@ -98,9 +98,6 @@ def _one_step_each(rows: pa.Table, versions: Sequence[int], changes: Sequence[da
     last = np.full(len(units), -1)
     np.maximum.at(last, units, steps)
     rows = rows.filter(pa.array(steps == last[units]))
-    times = pa.array(np.zeros(rows.num_rows, np.int64)).cast(pa.timestamp("us", "UTC"))
-    return (
-        rows.select(["request_id", "row", LABEL + UNNAMED])
-        .append_column("at", times)
-        .append_column("received_at", times)
-    )
+    # Each row has one label, so its times do not matter.
+    times = {"at": rows["asked"], "received_at": rows["asked"]}
+    return pa.table({name: rows[name] for name in ("request_id", "row", LABEL + UNNAMED)} | times)

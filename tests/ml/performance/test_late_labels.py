@@ -152,8 +152,8 @@ def test_integer_keys_agree_with_ids_and_runs_count_by_their_time(scored: Scored
 @pytest.mark.parametrize(
     ("captured", "labels", "options", "message"),
     [
-        ({}, {}, {"horizon_s": None}, "keys name 'customer', the key of scored rows, .* give a horizon"),
-        ({}, {"site": ["x"]}, {"keys": ["customer", "site"]}, "no input is called 'customer' or 'site'"),
+        ({}, {}, {"horizon_s": None}, "keys name 'customer', which the model does not take; .* give a hor"),
+        ({}, {"site": ["x"]}, {"keys": ["customer", "site"]}, "keys name 'customer' and 'site', which"),
         ({}, {}, {"label_time": None}, "horizon is 172800 seconds, but label_time is None"),
         ({"input.customer": ["a"]}, {"customer": [1.0]}, {}, "key 'customer' is double among the labels, and string"),
         (
