@@ -97,7 +97,7 @@ def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage)
 
 
 def test_scored_windows_stand_where_an_endpoint_would(open_page: OpenPage) -> None:
-    """What scored last night, how many rows, is anything wrong: on Overview; before that: on the tab Scoring."""
+    """Overview shows the last window, its rows and what is wrong with it; the tab Scoring, those before."""
     page = open_page(OVERVIEW.format(dag="stock_training"), **SCREEN)
     scoring = page.get_by_role("region", name="Scoring")
     seen(scoring, "stock_scoring: next window due in", "success", ROWS, "written (write)", "v2")

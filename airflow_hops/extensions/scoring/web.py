@@ -49,7 +49,7 @@ class ScoredTask(RunAddress):
 
 
 class Scoring(Model):
-    """What was scored with a model, and when the next window is due."""
+    """Windows that were scored with a model, and the DAGs that score the next ones."""
 
     windows: list[ScoredTask]
     """Newest first."""

@@ -37,7 +37,7 @@ class Activity(Model):
     traffic: LiveModel | None
     """Versions with their counts as the model server reports them; null if the pipeline serves no model."""
     health: list[Finding]
-    """What the server's answer adds to the pipeline's health: at most one finding."""
+    """At most one fact about the pipeline's health: that of the server."""
 
 
 @router.get("/activity")

@@ -26,7 +26,7 @@ _BUSY = ("running", "queued")
 
 
 class Finding(Model):
-    """What a part of a pipeline says of its health.
+    """A fact about the health of a pipeline.
 
     In a sentence, ``<text> <time>: <detail>``; the time is that of an event for ``run`` and ``scoring``, else it is the
     time since when it is so.
@@ -54,7 +54,7 @@ class MemberDag(Model):
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model.
+    """Facts about a model.
 
     Attributes:
         skew: Newest comparison of its requests, with its time; None if there is none.
@@ -77,7 +77,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a pipeline.
+    """Facts about a pipeline.
 
     Attributes:
         monitors: DAGs that monitor its models; may include itself.
@@ -124,8 +124,8 @@ def _runs(facts: Facts, now: datetime) -> Iterator[Finding]:
         name = "" if member.dag_id == facts.own.dag_id else f"{member.dag_id}: "
         if run is not None and run.state == "failed":
             task, why = (run.failure.task_id, run.failure.why) if run.failure else ("the run", None)
-            at = run.ended_at or run.run_after
-            yield Finding(state="broken", text=f"{name}{task} failed", since=at, detail=why or "", **place)
+            moment = run.ended_at or run.run_after
+            yield Finding(state="broken", text=f"{name}{task} failed", since=moment, detail=why or "", **place)
         if run is not None and run.state == "success":
             for each in (each for each in run.refusals if each.verdict == "rolled back"):
                 text = f"{name}{each.task_id} rolled the canary back"
@@ -143,9 +143,9 @@ def _runs(facts: Facts, now: datetime) -> Iterator[Finding]:
 
 def _questions(facts: Facts) -> Iterator[Finding]:
     if facts.questions:
-        (at, subject), count = facts.questions[0], len(facts.questions)
+        (moment, subject), count = facts.questions[0], len(facts.questions)
         text = "a question waits for you" if count == 1 else f"{count} questions wait for you"
-        yield Finding(state="waiting", about="question", text=text, since=at, detail=subject)
+        yield Finding(state="waiting", about="question", text=text, since=moment, detail=subject)
 
 
 def _record(model: ModelFacts) -> Iterator[Finding]:
@@ -159,10 +159,10 @@ def _record(model: ModelFacts) -> Iterator[Finding]:
 
 def _skew(model: ModelFacts) -> Iterator[Finding]:
     """Yields what the newest comparison found, if it is one of the version that serves."""
-    at, check = model.skew or (None, SkewProperties())
-    if at is None or model.version is None or check.reference.version != model.version:
+    moment, check = model.skew or (None, SkewProperties())
+    if moment is None or model.version is None or check.reference.version != model.version:
         return
-    more, since = len(check.drifted) - _NAMED, model.drifting_since or at
+    more, since = len(check.drifted) - _NAMED, model.drifting_since or moment
     names = ", ".join(check.drifted[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     if check.verdict == PIPELINE_FAULT:
         yield Finding(state="broken", about="skew", text="a source looks broken", since=since, detail=names)
@@ -170,23 +170,23 @@ def _skew(model: ModelFacts) -> Iterator[Finding]:
         yield Finding(state="warning", about="skew", text="drift", since=since, detail=names)
     if check.unwell:
         text = "the monitor cannot tell much"
-        yield Finding(state="warning", about="skew", text=text, since=at, detail=check.unwell[0])
+        yield Finding(state="warning", about="skew", text=text, since=moment, detail=check.unwell[0])
 
 
 def _performance(model: ModelFacts) -> Iterator[Finding]:
     """Yields what the newest measurement says of the version that serves."""
-    at, measured = model.performance or (None, PerformanceProperties())
-    if at is None or model.version is None:
+    moment, measured = model.performance or (None, PerformanceProperties())
+    if moment is None or model.version is None:
         return
     figures = measured.of_version(model.version)
     drop = ((figures.drop if figures else None) or {}).get(measured.metric)
     if drop is not None and drop[1] > 0:
         text = f"v{model.version} does worse than in its evaluation"
         detail = f"{measured.metric} by {drop[0]:.3g} ({drop[1]:.3g} to {drop[2]:.3g})"
-        yield Finding(state="warning", about="performance", text=text, since=at, detail=detail)
+        yield Finding(state="warning", about="performance", text=text, since=moment, detail=detail)
     if measured.unwell:
         text = "the measurement cannot tell much"
-        yield Finding(state="warning", about="performance", text=text, since=at, detail=measured.unwell[0])
+        yield Finding(state="warning", about="performance", text=text, since=moment, detail=measured.unwell[0])
 
 
 def _calm(facts: Facts) -> Finding:
@@ -198,8 +198,8 @@ def _calm(facts: Facts) -> Finding:
     model = facts.models[0]
     checked = _checked(model, is_watched=bool(facts.monitors))
     if model.scored is not None:
-        at, rows = model.scored
-        return Finding(state="fine", about="scoring", text=f"{rows:,} rows scored", since=at, detail=checked)
+        moment, rows = model.scored
+        return Finding(state="fine", about="scoring", text=f"{rows:,} rows scored", since=moment, detail=checked)
     return Finding(state="fine", about="record", text=f"v{model.version} serves", detail=checked)
 
 

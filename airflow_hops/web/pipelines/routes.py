@@ -124,7 +124,7 @@ class PipelineSummary(Model):
     is_paused: bool
     stages: list[str]
     health: list[Finding]
-    """What is wrong, worst first, without what the model server answers; the first is its health."""
+    """Facts about its health, worst first, without those of the model server; the first is its health."""
     monitors: list[MemberDag]
     """Other DAGs that watch its model, among those that the user may read."""
     last_run: LastRun | None
@@ -229,7 +229,7 @@ def summaries_of(
         for each in last_returned(session, watcher_ids, "performance")
     ]
     scored = [
-        (each.artifact.properties.get("model_name"), each.at, whole(each.artifact.metrics.get("rows")) or 0)
+        (each.artifact.properties.get("model_name"), (each.at, whole(each.artifact.metrics.get("rows")) or 0))
         for each in last_returned(session, scorer_ids, _SCORES)
     ]
     asked = waiting_questions(session, user, [seen.pipelines[dag_id] for dag_id in members])
@@ -241,8 +241,8 @@ def summaries_of(
             served=model,
             skew=(check[0].at, check[1]) if check else None,
             drifting_since=_drifting_since(_about([model.name], earlier)),
-            performance=next(((at, figures) for at, figures in measured if figures.model_name == model.name), None),
-            scored=next(((at, rows) for name, at, rows in scored if name == model.name), None),
+            performance=next((each for each in measured if each[1].model_name == model.name), None),
+            scored=next((rows for name, rows in scored if name == model.name), None),
         )
 
     def facts_of(pipeline: PipelineDag, monitors: Sequence[MemberDag]) -> Facts:
