@@ -47,6 +47,24 @@ def test_roll_back_publishes_and_loads_a_former_champion_that_was_removed(pipeli
     assert pipeline.events()[-2:] == [("rolled_back", 3), ("promoted", 2)]
 
 
+def test_owners_and_a_roll_back_are_decided_without_a_server(pipeline: Pipeline) -> None:
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+    pipeline.decide("promote", version=None)
+    pipeline.server.stop()
+    try:
+        with refused("does not answer", retried=True):
+            pipeline.decide("roll_back", to_version=1)
+        assert pipeline.decide("set_owners", owners=["tests", "other"])["changed"]
+        result = pipeline.decide("roll_back", to_version=1, if_away=True)
+        assert (result["champion"], result["traffic"], result["served"]) == (1, {"1": 100}, [1])
+    finally:
+        pipeline.server.start().wait_until_ready()
+    pipeline.expect(traffic={1: 100}, aliases={"champion": 1}, labels={"stable": 1})
+    assert pipeline.server.ask(pipeline.name, 3) == 0
+    assert pipeline.record()["owners"] == ["tests", "other"]
+
+
 def test_undeploy_spares_the_champion_unless_forced(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))

@@ -7,10 +7,7 @@
 export { api, apiAddress, client, type Schemas } from "src/api/client";
 export { usePipelines } from "src/api/pipelines";
 export * from "src/components";
-export { Chart } from "src/components/chart/Chart";
-export type { EChartsCoreOption } from "src/components/chart/echarts";
-export { type ChartTheme, useChartTheme } from "src/components/chart/theme";
-export { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
+export * from "src/components/chart";
 export * from "src/format";
 export * from "src/hooks/useQueryState";
 export { useTimezone } from "src/host";

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, InvalidArgument, ModelNotFound
+from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument, ModelNotFound
 from airflow_hops.core.models.model_record import (
     ModelRecord,
     ServedVersion,
@@ -66,7 +66,10 @@ def replace_champion(context: StepContext, *, model: str, **given: Any) -> dict[
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
-    """Returns to a version; None removes the canary or, without a canary, undoes the last promotion."""
+    """Returns to a version; None removes the canary or, without a canary, undoes the last promotion.
+
+    With ``if_away``, a server that does not answer, and starts from files, serves as decided once it is back.
+    """
     return _decide(context, lambda serving: serving.roll_back(to_version), **given)
 
 
@@ -77,7 +80,7 @@ def undeploy(context: StepContext, *, version: int | None, force: bool, **given:
 
 def set_owners(context: StepContext, *, owners: Sequence[str], **given: Any) -> dict[str, Any]:
     """Names the DAGs that may deploy the model and decide on it, and no others may."""
-    return _decide(context, lambda serving: serving.set_owners(owners), **given)
+    return _decide(context, lambda serving: serving.set_owners(owners), needs_server=False, **given)
 
 
 def _decide(
@@ -87,18 +90,30 @@ def _decide(
     model_name: str,
     by: Mapping[str, object] | None = None,
     keep_versions: int = 2,
+    needs_server: bool = True,
+    if_away: bool = False,
     **given: Any,
 ) -> dict[str, Any]:
     record_uri(context.store, model_name)
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    server.status(model_name)  # raises if the server does not answer
+    away = False
+    try:
+        if needs_server:
+            server.status(model_name)
+    except HopsError as error:
+        away = if_away and server.starts_from_files and not isinstance(error, BadInput)
+        if not away:
+            raise
     by = by or by_whom(context.spec.producer)
-    serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, **given)
+    serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, away=away, **given)
     try:
         with server.exclusive(model_name):
             changed = decision(serving)
-            serving.apply()
+            if away:
+                serving.apply_to_files()
+            elif needs_server:
+                serving.apply()
             return serving.outcome(changed)
     except ConfigError as error:
         raise BadInput(str(error)) from error
@@ -117,6 +132,7 @@ class Serving:
         by: The deciding task or person, for the record.
         keep_versions: Versions that stay loaded, including the champion.
         available_timeout_s: Time limit for loading a version.
+        away: Whether the server does not answer: nothing is loaded then, and it finds the decision in its files.
     """
 
     context: StepContext
@@ -127,6 +143,7 @@ class Serving:
     by: Mapping[str, Any]
     keep_versions: int = 2
     available_timeout_s: float = 120.0
+    away: bool = False
 
     def set_traffic(self, percents: Mapping[int, int]) -> bool:
         """Sets the shares of champion and challenger.
@@ -326,10 +343,15 @@ class Serving:
             server.set_traffic(name, record.traffic)
         if server.configured(name) != versions:
             server.serve(name, versions)
-        labels = {STABLE_LABEL: champion.version, **({CANARY_LABEL: challenger.version} if challenger else {})}
-        server.set_labels(name, labels)
+        server.set_labels(name, _labels(record))
         if not server.splits_traffic:
             server.set_traffic(name, record.traffic)
+
+    def apply_to_files(self) -> None:
+        """Writes what the record decided into the files that a server which does not answer starts from."""
+        record, name = read_record(self.context.store, self.model_name), self.model_name
+        self.server.serve(name, sorted(_labels(record).values()), _labels(record))
+        self.server.set_traffic(name, record.traffic)
 
     def outcome(self, changed: bool) -> dict[str, Any]:
         """Returns the versions that serve now; repairs aliases that a killed task left behind.
@@ -393,7 +415,7 @@ class Serving:
         """
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
-        if version in configured and self._is_available(version):
+        if version in configured and not self.away and self._is_available(version):
             return
 
         def publish() -> bool:
@@ -407,6 +429,9 @@ class Serving:
                 )
             return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)
 
+        if self.away:
+            publish()
+            return
         load_version(
             self.context, server, name, version, configured, publish=publish, timeout_s=self.available_timeout_s
         )
@@ -440,3 +465,9 @@ def _as_split(percents: Mapping[str, int]) -> dict[int, int]:
     except ConfigError as error:
         raise BadInput(str(error)) from error
     return {version: percent for version, percent in split.items() if percent}
+
+
+def _labels(record: ModelRecord) -> dict[str, int]:
+    """Returns the version of each label: of the champion's, and of the challenger's if there is one."""
+    serving = {STABLE_LABEL: record.champion, CANARY_LABEL: record.challenger}
+    return {label: served.version for label, served in serving.items() if served is not None}

@@ -87,6 +87,11 @@ class ModelServer:
         """Whether it can give a version a share of the traffic; a ``tensorflow_model_server`` cannot."""
         return self.shares.splits
 
+    @property
+    def starts_from_files(self) -> bool:
+        """Whether it reads its models and its split from files when it starts."""
+        return isinstance(self.configs, ConfigFile) and isinstance(self.shares, TrafficFile)
+
     def exclusive(self, model_name: str, timeout_s: float = 300.0) -> contextlib.AbstractContextManager[None]:
         """Locks a model for one task: concurrent deployments or decisions would undo each other.
 

@@ -101,10 +101,13 @@ def roll_back_model(
         Version | Literal["previous"],
         Body(description="The previous one removes the canary, or, if there is none, restores the former champion"),
     ],
+    if_away: Annotated[
+        bool, Body(description="Write the decision for a server that does not answer, which starts from files")
+    ] = False,
 ) -> Outcome:
     """Takes the canary out of service, or restores a former champion."""
     chosen = None if to_version == "previous" else to_version
-    return _decide(user, served, reason, request_id, "roll_back", {"to_version": chosen})
+    return _decide(user, served, reason, request_id, "roll_back", {"to_version": chosen, "if_away": if_away})
 
 
 @router.post("/owners")

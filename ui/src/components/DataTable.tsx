@@ -19,6 +19,7 @@ const BODY = {
     whiteSpace: "nowrap",
   },
   "& tr[data-index] > td > a": { display: "inline" }, // the host's inline-flex would be cut off without an ellipsis
+  "& time > span": { display: "none" },
   "& tr[data-marked]": { bg: "brand.subtle" },
   "& tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
 };

@@ -3,6 +3,7 @@ import { useSyncExternalStore } from "react";
 import { formatRelative, formatSince, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 
+const HOUR_MS = 3_600_000;
 const TICK_MS = 15_000;
 const listeners = new Set<() => void>();
 let now = Date.now();
@@ -39,7 +40,10 @@ interface Props {
   since?: boolean;
 }
 
-/** How long ago, or `since` when, with the exact time in the user's zone on hover; the other way round where `exact`. */
+/**
+ * How long ago, with the exact time in the user's zone on hover, and from an hour on beside it (in tables, which have no
+ * room, on hover alone); or `since` when; the other way round where `exact`.
+ */
 export function Time({ at, exact = false, since = false }: Props) {
   const zone = useTimezone();
   const present = useSyncExternalStore(subscribe, currentTime, currentTime);
@@ -60,6 +64,9 @@ export function Time({ at, exact = false, since = false }: Props) {
       fontVariantNumeric="tabular-nums"
     >
       {exact ? inZone : relative}
+      {!exact && !since && Math.abs(present - new Date(at).getTime()) >= HOUR_MS && (
+        <span>, {inZone.slice(0, 16)}</span>
+      )}
     </chakra.time>
   );
 }

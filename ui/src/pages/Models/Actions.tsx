@@ -1,7 +1,6 @@
 import { HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2, LuUsers } from "react-icons/lu";
 import { ActionButton, AppLink, OwnersDialog as Dialog } from "src/components";
 import { impossible } from "src/pages/Models/impossible";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
@@ -13,18 +12,18 @@ import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 import { modelsPath } from "src/routes";
 
 const ACTIONS = [
-  { name: "promote", label: "Promote", icon: LuArrowUpToLine, Dialog: PromoteDialog },
-  { name: "traffic", label: "Set traffic", icon: LuSplit, Dialog: TrafficDialog },
-  { name: "rollBack", label: "Roll back", icon: LuUndo2, Dialog: RollBackDialog },
-  { name: "replace", label: "Replace champion", icon: LuReplace, Dialog: ReplaceDialog },
-  { name: "owners", label: "Change owners", icon: LuUsers, Dialog: OwnersDialog },
+  { name: "promote", label: "Promote", Dialog: PromoteDialog },
+  { name: "traffic", label: "Set traffic", Dialog: TrafficDialog },
+  { name: "rollBack", label: "Roll back", Dialog: RollBackDialog },
+  { name: "replace", label: "Replace champion", Dialog: ReplaceDialog },
+  { name: "owners", label: "Change owners", Dialog: OwnersDialog },
 ] as const;
 
 /** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */
 export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [open, setOpen] = useState<string | null>(null);
   const [minutes] = useMinutes();
-  const live = useQuery(liveOptions(dagId, detail.name, minutes));
+  const isAway = useQuery(liveOptions(dagId, detail.name, minutes)).data?.problem != null;
   const [owner] = detail.owners;
   if (!detail.may_change && owner !== undefined && !detail.owners.includes(dagId)) {
     return (
@@ -43,17 +42,12 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   }
   return (
     <HStack gap={2} wrap="wrap">
-      {ACTIONS.map(({ name, label, icon: Icon, Dialog }) => (
+      {ACTIONS.map(({ name, label, Dialog }) => (
         <span key={name}>
-          <ActionButton
-            size="xs"
-            impossible={impossible(name, detail, live.data?.problem != null)}
-            onClick={() => setOpen(name)}
-          >
-            <Icon />
+          <ActionButton size="xs" impossible={impossible(name, detail, isAway)} onClick={() => setOpen(name)}>
             {label}
           </ActionButton>
-          {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
+          {open === name && <Dialog dagId={dagId} detail={detail} isAway={isAway} onClose={() => setOpen(null)} />}
         </span>
       ))}
     </HStack>

@@ -1,8 +1,12 @@
 import { useMemo } from "react";
-import { Chart } from "src/components/chart/Chart";
-import type { EChartsCoreOption } from "src/components/chart/echarts";
-import { type ChartTheme, SERIES, useChartTheme } from "src/components/chart/theme";
-import { tooltipLines } from "src/components/chart/tooltip";
+import {
+  Chart,
+  type ChartTheme,
+  type EChartsCoreOption,
+  SERIES,
+  tooltipLines,
+  useChartTheme,
+} from "src/components/chart";
 import { formatNumber, plural } from "src/format";
 import { type CalibrationBin, calibrationOf, type Figures } from "src/pages/Models/figures";
 import { type Evaluated, nameOf, versionPalette } from "src/pages/Models/versions";

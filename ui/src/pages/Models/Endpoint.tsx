@@ -1,12 +1,6 @@
 import { Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
-import { ERROR, WARNING } from "src/components/colors";
-import { Notice } from "src/components/Notice";
-import { QueryView } from "src/components/QueryView";
-import { Segments } from "src/components/Segments";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
-import { Tooltip } from "src/components/Tooltip";
+import { CopyButton, ERROR, Notice, QueryView, Segments, StateBadge, Time, Tooltip, WARNING } from "src/components";
 import { formatCount, formatDuration, formatNumber, formatPercent } from "src/format";
 import { type LiveModel, liveOptions, type ModelDetail, SPANS, useMinutes } from "src/pages/Models/queries";
 import { ratesOf } from "src/pages/Models/rates";
@@ -42,13 +36,19 @@ export function Endpoint({ dagId, detail }: { dagId: string; detail: ModelDetail
   );
 }
 
+/** Whether the server answers. */
+export const ServerBadge = ({ live: { external, problem } }: { live: LiveModel }) => (
+  <StateBadge state={external ? "external" : problem ? "error" : "ok"} size="sm">
+    {external ? "external" : problem ? "no answer" : "answers"}
+  </StateBadge>
+);
+
 function Server({ live }: { live: LiveModel }) {
   return (
     <HStack gap={2} wrap="wrap" fontSize="sm" color="fg.muted">
-      <StateBadge state={live.external ? "external" : live.problem ? "error" : "ok"} size="sm">
-        {live.external ? "external" : live.problem ? "no answer" : "answers"}
-      </StateBadge>
+      <ServerBadge live={live} />
       {live.address}
+      {live.address && <CopyButton text={live.address} label="Copy the address" />}
       {live.since && (
         <span>
           · up since <Time at={live.since} />
@@ -86,7 +86,7 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
         )}
       </Box>
       {series && rates ? (
-        <Grid templateColumns={{ base: "repeat(2, 1fr)", md: "repeat(3, 1fr)", xl: "repeat(7, 1fr)" }} gap={3}>
+        <Grid templateColumns="repeat(auto-fit, minmax(120px, 1fr))" gap={3}>
           <Tile
             label="Requests"
             value={formatNumber(rates.perSecond, 3)}
@@ -128,16 +128,7 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
 function Batches({ live }: { live: LiveModel }) {
   const batching = live.series?.batching;
   if (!batching) {
-    return (
-      <>
-        <Tile
-          label="Rows per batch"
-          value="–"
-          help="This server does not batch requests (--enable_batching), or has not batched any yet"
-        />
-        <Tile label="Batching wait" value="–" help="This server does not batch requests, or has not batched any yet" />
-      </>
-    );
+    return null; // This server does not batch requests (--enable_batching), or has not batched any yet.
   }
   const sum = (values: readonly (number | null)[]) => values.reduce((a: number, b) => a + (b ?? 0), 0);
   const batches = sum(batching.batches);
@@ -148,7 +139,6 @@ function Batches({ live }: { live: LiveModel }) {
       <Tile
         label="Rows per batch"
         value={batches ? formatNumber(sum(batching.rows) / batches, 3) : "–"}
-        bars={batching.sizes.map(([rows, n]) => ({ label: `≤ ${rows ?? "∞"}`, value: n ?? 0 }))}
         help={`Of all models of this server. Batches since its start:\n${sizes}`}
       />
       <Tile
@@ -186,55 +176,25 @@ function Totals({ live }: { live: LiveModel }) {
   );
 }
 
-const BAR_PX = 22;
+type TileProps = { label: string; value: string; unit?: string; help: string; bad?: boolean };
 
-/** A figure with its name and unit; more words on hover; a few bars beside it. */
-function Tile({
-  label,
-  value,
-  unit,
-  help,
-  bad = false,
-  bars = [],
-}: {
-  label: string;
-  value: string;
-  unit?: string;
-  help: string;
-  bad?: boolean;
-  bars?: readonly { label: string; value: number }[];
-}) {
-  const most = Math.max(1, ...bars.map((bar) => bar.value));
+/** A figure with its name and unit; more words on hover. */
+function Tile({ label, value, unit, help, bad = false }: TileProps) {
   return (
     <Tooltip content={<Text whiteSpace="pre-line">{help}</Text>}>
       <Box bg="bg.subtle" borderRadius="md" px={3} py={1.5} tabIndex={0} role="group" aria-label={`${label}: ${value}`}>
         <Text fontSize="xs" color="fg.muted">
           {label}
         </Text>
-        <HStack align="flex-end" gap={2}>
-          <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums" color={bad ? ERROR : "fg"}>
-            {value}
-            {unit && value !== "–" && (
-              <Text as="span" fontSize="sm" fontWeight="normal" color="fg.muted">
-                {" "}
-                {unit}
-              </Text>
-            )}
-          </Text>
-          {bars.length > 0 && (
-            <HStack align="flex-end" gap="1px" height={`${BAR_PX}px`} marginInlineStart="auto" mb={1} aria-hidden>
-              {bars.map((bar) => (
-                <Box
-                  key={bar.label}
-                  width="6px"
-                  height={`${Math.max(1, (BAR_PX * bar.value) / most)}px`}
-                  bg="blue.solid"
-                  borderTopRadius="1px"
-                />
-              ))}
-            </HStack>
+        <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums" color={bad ? ERROR : "fg"}>
+          {value}
+          {unit && value !== "–" && (
+            <Text as="span" fontSize="sm" fontWeight="normal" color="fg.muted">
+              {" "}
+              {unit}
+            </Text>
           )}
-        </HStack>
+        </Text>
       </Box>
     </Tooltip>
   );

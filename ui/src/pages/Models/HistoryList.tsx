@@ -1,18 +1,6 @@
 import { Box, Text, Timeline } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import {
-  LuArrowUpToLine,
-  LuBan,
-  LuCheck,
-  LuCircleDot,
-  LuFlaskConical,
-  LuPackage,
-  LuPackageX,
-  LuRefreshCw,
-  LuSplit,
-  LuUndo2,
-  LuUsers,
-} from "react-icons/lu";
+import { LuBan, LuCircleDot, LuRefreshCw } from "react-icons/lu";
 import { AppLink } from "src/components";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import { findingsInWords } from "src/pages/Models/findings";
@@ -24,18 +12,6 @@ import { TrafficBar } from "src/pages/Models/TrafficBar";
 import { metricsInWords } from "src/pages/Models/words";
 import { decisionLabel } from "src/pages/Skew/words";
 import { airflowRunPath, resultPath } from "src/routes";
-
-const ICONS: Record<string, typeof LuCheck> = {
-  deployed: LuPackage,
-  canary: LuFlaskConical,
-  step: LuCircleDot,
-  approved: LuCheck,
-  traffic: LuSplit,
-  promoted: LuArrowUpToLine,
-  rolled_back: LuUndo2,
-  owners: LuUsers,
-  undeployed: LuPackageX,
-};
 
 const BRIEF_LINES = 3;
 
@@ -63,15 +39,9 @@ export function HistoryList({ entries, brief = false }: { entries: readonly Entr
   );
 }
 
-function iconOf(entry: Entry): typeof LuCheck {
-  switch (entry.kind) {
-    case "decisions":
-      return ICONS[entry.group[0].event] ?? LuCircleDot;
-    case "refused":
-      return LuBan;
-    case "retraining":
-      return entry.retraining.outcome === "requested" ? LuRefreshCw : LuBan;
-  }
+function iconOf(entry: Entry): typeof LuBan {
+  const requested = entry.kind === "retraining" && entry.retraining.outcome === "requested";
+  return requested ? LuRefreshCw : entry.kind === "decisions" ? LuCircleDot : LuBan;
 }
 
 function Content({ entry, brief }: { entry: Entry; brief: boolean }) {

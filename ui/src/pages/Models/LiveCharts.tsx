@@ -1,9 +1,7 @@
 import { Box, SimpleGrid, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { Chart } from "src/components/chart/Chart";
-import type { EChartsCoreOption } from "src/components/chart/echarts";
-import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
-import { formatNumber, formatTime } from "src/format";
+import { Chart, type ChartTheme, type EChartsCoreOption, useChartTheme } from "src/components/chart";
+import { formatDuration, formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 import type { Decision, LiveModel } from "src/pages/Models/queries";
 import { versionPalette } from "src/pages/Models/versions";
@@ -25,38 +23,38 @@ export function LiveCharts({ series, minutes, decisions }: Props) {
   const zone = useTimezone();
   const charts = useMemo(() => {
     const frame = frameOf(series, minutes, zone);
-    const marks = marksOf(decisions, frame, theme);
-    return {
-      rate: rateOption(series, frame, theme, marks),
-      errors: errorOption(series, frame, theme),
-      latency: latencyOption(series, frame, theme),
-    };
+    return [
+      ["Requests per second", "Requests per second by version", rateOption(series, frame, theme, decisions)],
+      [
+        "Errors per second · failed solid, refused because of an error in the request dotted",
+        "Failed and refused requests per second by version",
+        errorOption(series, frame, theme),
+      ],
+      [
+        "Latency in ms, logarithmic · p99 solid, p50 dotted",
+        "Latency by version, median and 99th percentile",
+        latencyOption(series, frame, theme),
+      ],
+    ] as const;
   }, [series, minutes, decisions, theme, zone]);
+  if (series.versions.every(({ requests }) => requests.every((count) => count === 0))) {
+    return (
+      <Text fontSize="sm" color="fg.muted">
+        No request has come in the last {formatDuration(60 * minutes)}.
+      </Text>
+    );
+  }
   return (
     <SimpleGrid columns={{ base: 1, lg: 3 }} gap={4}>
-      <Panel title="Requests per second" label="Requests per second by version" option={charts.rate} />
-      <Panel
-        title="Errors per second · failed solid, refused because of an error in the request dotted"
-        label="Failed and refused requests per second by version"
-        option={charts.errors}
-      />
-      <Panel
-        title="Latency in ms, logarithmic · p99 solid, p50 dotted"
-        label="Latency by version, median and 99th percentile"
-        option={charts.latency}
-      />
+      {charts.map(([title, label, option]) => (
+        <Box key={label} minW={0}>
+          <Text fontSize="sm" color="fg.muted" mb={1}>
+            {title}
+          </Text>
+          <Chart option={option} label={label} height={HEIGHT} />
+        </Box>
+      ))}
     </SimpleGrid>
-  );
-}
-
-function Panel({ title, label, option }: { title: string; label: string; option: EChartsCoreOption }) {
-  return (
-    <Box minW={0}>
-      <Text fontSize="sm" color="fg.muted" mb={1}>
-        {title}
-      </Text>
-      <Chart option={option} label={label} height={HEIGHT} />
-    </Box>
   );
 }
 
@@ -134,21 +132,31 @@ function marksOf(decisions: readonly Decision[], { from, to }: Frame, theme: Cha
   };
 }
 
-function rateOption(series: Series, frame: Frame, theme: ChartTheme, markLine: object): EChartsCoreOption {
-  const rate = (value: number, index: number) => value / Math.max(series.seconds[index] ?? 0, 0.001);
+const perSecond =
+  ({ seconds }: Series) =>
+  (value: number, index: number) =>
+    value / Math.max(seconds[index] ?? 0, 0.001);
+
+function rateOption(
+  series: Series,
+  frame: Frame,
+  theme: ChartTheme,
+  decisions: readonly Decision[],
+): EChartsCoreOption {
+  const rate = perSecond(series);
   return {
     ...base(frame),
     series: series.versions.map(({ version, requests }, index) => ({
       ...line(version, `v${version}`, points(series, requests, rate), theme),
       stack: "requests",
       areaStyle: { opacity: 0.25 },
-      markLine: index === 0 ? markLine : undefined,
+      markLine: index === 0 ? marksOf(decisions, frame, theme) : undefined,
     })),
   };
 }
 
 function errorOption(series: Series, frame: Frame, theme: ChartTheme): EChartsCoreOption {
-  const rate = (value: number, index: number) => value / Math.max(series.seconds[index] ?? 0, 0.001);
+  const rate = perSecond(series);
   return {
     ...base(frame),
     series: series.versions.flatMap(({ version, errors, client_errors }) => [

@@ -2,18 +2,19 @@ import { Box, HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink, Notice, OwnedBy, StateBadge, Time } from "src/components";
 import { Actions } from "src/pages/Models/Actions";
-import type { ModelDetail } from "src/pages/Models/queries";
+import { ServerBadge } from "src/pages/Models/Endpoint";
+import type { LiveModel, ModelDetail } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
 import { askedInWords } from "src/pages/Models/words";
 import { lineagePath } from "src/routes";
 
-/** What serves, since when, what is being tried, and what may be done about it. */
-export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+/** What serves, since when, what is being tried, and what may be done about it; with `live`, the server in a word. */
+export function ModelHeader({ dagId, detail, live }: { dagId: string; detail: ModelDetail; live?: LiveModel }) {
   const { champion, challenger, decisions, owners, rollout } = detail;
   const adoption = decisions.find(({ version, why }) => version === champion?.version && why.startsWith("adopted: "));
   return (
     <Box>
-      <HStack gap={6} wrap="wrap" minH="9">
+      <HStack gap={4} wrap="wrap" minH="9">
         {champion ? (
           <Serves dagId={dagId} model={detail.name} state="champion" served={champion} />
         ) : (
@@ -26,6 +27,7 @@ export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDet
           </Text>
         )}
         <OwnedBy owners={owners} />
+        {live && <ServerBadge live={live} />}
         <Box marginInlineStart="auto">
           <Actions dagId={dagId} detail={detail} />
         </Box>

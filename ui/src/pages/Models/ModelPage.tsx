@@ -2,10 +2,7 @@ import { Code, Stack } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useParams } from "react-router-dom";
-import { Empty } from "src/components/Empty";
-import { QueryView } from "src/components/QueryView";
-import { MANY, ShowMore } from "src/components/ShowMore";
-import { TabPanels } from "src/components/TabPanels";
+import { Empty, MANY, QueryView, ShowMore, TabPanels } from "src/components";
 import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { Endpoint } from "src/pages/Models/Endpoint";
@@ -65,8 +62,8 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   }
   return (
     <Stack gap={4}>
-      <ModelHeader dagId={dagId} detail={detail} />
-      {(!scores || tab !== "serving") && <Endpoint dagId={dagId} detail={detail} />}
+      <ModelHeader dagId={dagId} detail={detail} live={tab === "serving" || scores ? undefined : live} />
+      {scores && tab !== "serving" && <Endpoint dagId={dagId} detail={detail} />}
       <TabPanels tabs={tabs} opened={tab} onOpen={setTab} loading={isPending} />
     </Stack>
   );
@@ -83,7 +80,11 @@ interface Serving {
 function ServingTab({ dagId, detail, live, minutes }: Serving) {
   return (
     <Stack gap={4}>
-      {live?.scores_tables && <Scoring dagId={dagId} model={detail.name} all />}
+      {live?.scores_tables ? (
+        <Scoring dagId={dagId} model={detail.name} all />
+      ) : (
+        <Endpoint dagId={dagId} detail={detail} />
+      )}
       {live?.series && <LiveCharts series={live.series} minutes={minutes} decisions={detail.decisions} />}
       <VersionTable
         dagId={dagId}

@@ -1,7 +1,7 @@
 import { Box, Code, Text } from "@chakra-ui/react";
 import { Navigate } from "react-router-dom";
 import { api, type Schemas } from "src/api/client";
-import { AppLink, type Column, column, DataTable, Empty, QueryView, StateBadge, Time, Tooltip } from "src/components";
+import { AppLink, type Column, column, DataTable, Empty, QueryView, StateBadge, Time } from "src/components";
 import { formatNumber } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
@@ -59,11 +59,10 @@ export function columnsFor(dagId: string): Column<Summary>[] {
       render: (model) => <Champion model={model} />,
     }),
     column("metric", "Metric", {
-      width: 130,
-      align: "end",
+      width: 180,
       descendingFirst: true,
       value: ({ metric }) => metric?.value,
-      render: ({ metric }) => metric && <Metric {...metric} />,
+      render: ({ metric }) => metric && `${metricLabel(metric.name)} ${formatNumber(metric.value)} on ${metric.split}`,
     }),
     column("challenger", "Challenger", {
       width: 120,
@@ -109,11 +108,9 @@ export function columnsFor(dagId: string): Column<Summary>[] {
 function Champion({ model }: { model: Summary }) {
   if (model.problem) {
     return (
-      <Tooltip content={model.problem}>
-        <span>
-          <StateBadge state="warning">unknown</StateBadge>
-        </span>
-      </Tooltip>
+      <StateBadge state="warning" title={model.problem}>
+        unknown
+      </StateBadge>
     );
   }
   return model.champion ? (
@@ -125,17 +122,6 @@ function Champion({ model }: { model: Summary }) {
     </Box>
   ) : (
     <Text color="fg.muted">none yet</Text>
-  );
-}
-
-function Metric({ name, split, value }: Schemas["HeadlineMetric"]) {
-  return (
-    <Box lineHeight="short">
-      <Text fontWeight="medium">{formatNumber(value)}</Text>
-      <Text fontSize="xs" color="fg.muted">
-        {metricLabel(name)} on {split}
-      </Text>
-    </Box>
   );
 }
 
@@ -151,14 +137,12 @@ function LastDecision({ entry }: { entry: Entry | undefined }) {
       ? ["Candidate refused", entry.candidate.why, null]
       : [titleOf(entry.group[0]), entry.group[0].why, entry.group[0].by?.user];
   return (
-    <Tooltip content={why}>
-      <Box lineHeight="short" tabIndex={0}>
-        <Text truncate>{title}</Text>
-        <Text fontSize="xs" color="fg.muted">
-          <Time at={entry.at} />
-          {by && ` by ${by}`}
-        </Text>
-      </Box>
-    </Tooltip>
+    <Box lineHeight="short" title={why}>
+      <Text truncate>{title}</Text>
+      <Text fontSize="xs" color="fg.muted">
+        <Time at={entry.at} />
+        {by && ` by ${by}`}
+      </Text>
+    </Box>
   );
 }

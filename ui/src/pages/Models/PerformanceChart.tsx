@@ -1,8 +1,5 @@
 import { useMemo } from "react";
-import { Chart } from "src/components/chart/Chart";
-import type { EChartsCoreOption } from "src/components/chart/echarts";
-import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
-import { tooltipLines } from "src/components/chart/tooltip";
+import { Chart, type ChartTheme, type EChartsCoreOption, tooltipLines, useChartTheme } from "src/components/chart";
 import { formatPercent, formatTime, intervalInWords, plural } from "src/format";
 import { useTimezone } from "src/host";
 import type { VersionPerformance } from "src/pages/Models/queries";

@@ -1,5 +1,5 @@
 import { useState } from "react";
-import { ConfirmDialog } from "src/components";
+import { ConfirmDialog, Notice, Toggle } from "src/components";
 import { Compared } from "src/pages/Models/Compared";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { formerChampions } from "src/pages/Models/champions";
@@ -7,7 +7,7 @@ import { FieldChoice } from "src/pages/Models/FieldChoice";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 /** Takes the canary out, or puts a former champion back. */
-export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
+export function RollBackDialog({ dagId, detail, onClose, isAway }: DecisionProps) {
   const { champion, challenger } = detail;
   const current = champion?.version ?? 0;
   const former = formerChampions(detail.decisions, current);
@@ -15,12 +15,14 @@ export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
   const [version, setVersion] = useState(choices[0] ?? 0);
   const { rollBack } = useDecision(dagId, detail.name);
   const stays = version === current;
+  const [later, setLater] = useState(false);
   return (
     <ConfirmDialog
       danger
       title={`Roll ${detail.name} back to version ${version}?`}
       confirmLabel="Roll back"
-      onConfirm={(reason) => rollBack(version, reason)}
+      ready={later || !isAway}
+      onConfirm={(reason) => rollBack(version, later, reason)}
       onClose={onClose}
     >
       <FieldChoice
@@ -32,6 +34,11 @@ export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
         }))}
         onChange={(value) => setVersion(Number(value))}
       />
+      {isAway && (
+        <Notice status="warning" size="sm" title="The model server does not respond.">
+          <Toggle label="Write it down: it takes effect when the server is back" checked={later} onChange={setLater} />
+        </Notice>
+      )}
       {!stays && <Compared dagId={dagId} detail={detail} version={version} />}
       <Consequences
         detail={detail}

@@ -1,11 +1,6 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import { api, type Schemas } from "src/api/client";
-import { AppLink } from "src/components/AppLink";
-import { ERROR, WARNING } from "src/components/colors";
-import { PlainTable } from "src/components/PlainTable";
-import { QueryView } from "src/components/QueryView";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, ERROR, PlainTable, QueryView, StateBadge, Time, WARNING } from "src/components";
 import { formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 import { RECORD_MS } from "src/pages/Models/queries";

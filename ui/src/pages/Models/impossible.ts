@@ -7,7 +7,7 @@ export function impossible(action: string, detail: ModelDetail, isAway: boolean)
   if (action === "owners") {
     return null;
   }
-  if (isAway) {
+  if (isAway && action !== "rollBack") {
     return "The model server does not respond, so it could not apply the decision.";
   }
   if (!champion) {

@@ -13,6 +13,8 @@ export type DecisionProps = {
   dagId: string;
   detail: ModelDetail;
   onClose: () => void;
+  /** Whether the model server does not respond. */
+  isAway: boolean;
 };
 
 /** Sends decisions on a model: the same one, sent again after a failure, is decided once. */
@@ -45,11 +47,11 @@ export function useDecision(dagId: string, model: string) {
       decide(["owners", owners], reason, (body) =>
         client.POST("/api/dags/{dag_id}/models/{model}/owners", { params, body: { owners, ...body } }),
       ),
-    rollBack: (toVersion: number, reason: string) =>
-      decide(["roll back", toVersion], reason, (body) =>
+    rollBack: (toVersion: number, ifAway: boolean, reason: string) =>
+      decide(["roll back", toVersion, ifAway], reason, (body) =>
         client.POST("/api/dags/{dag_id}/models/{model}/roll_back", {
           params,
-          body: { to_version: toVersion, ...body },
+          body: { to_version: toVersion, if_away: ifAway, ...body },
         }),
       ),
   };

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { Link } from "react-router-dom";
 import type { Schemas } from "src/api/client";
 import type { Overview } from "src/api/pipelines";
-import { Time } from "src/components/Time";
+import { Time } from "src/components";
 import { formatList } from "src/format";
 import { airflowTaskPath, formatArtifact, schemaPath } from "src/routes";
 

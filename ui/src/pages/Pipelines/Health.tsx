@@ -1,9 +1,7 @@
 import { Box, HStack, Skeleton, Stack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import type { Activity, Pipeline } from "src/api/pipelines";
-import { AppLink } from "src/components/AppLink";
-import { StateBadge } from "src/components/StateBadge";
-import { Time } from "src/components/Time";
+import { AppLink, StateBadge, Time } from "src/components";
 import { airflowDagPath, airflowRunPath, modelsPath, overviewPath, skewPath } from "src/routes";
 
 export type Finding = Schemas["Finding"];

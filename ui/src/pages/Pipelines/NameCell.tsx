@@ -1,8 +1,7 @@
 import { Badge } from "@chakra-ui/react";
 import { LuPause } from "react-icons/lu";
 import type { Activity, Pipeline } from "src/api/pipelines";
-import { AppLink } from "src/components/AppLink";
-import { TwoLines } from "src/components/TwoLines";
+import { AppLink, TwoLines } from "src/components";
 import { HealthOf } from "src/pages/Pipelines/Health";
 import { overviewPath } from "src/routes";
 

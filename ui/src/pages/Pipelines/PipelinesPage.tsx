@@ -1,10 +1,7 @@
 import { Button, HStack } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { type Activity, type Pipeline, useActivity, usePipelines } from "src/api/pipelines";
-import { DataTable } from "src/components/DataTable";
-import { Empty } from "src/components/Empty";
-import { FilterBar, SearchInput } from "src/components/FilterBar";
-import { QueryView } from "src/components/QueryView";
+import { DataTable, Empty, FilterBar, QueryView, SearchInput } from "src/components";
 import { countOf, plural } from "src/format";
 import { ticked, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { pipelineColumns } from "src/pages/Pipelines/columns";

@@ -1,10 +1,7 @@
 import { Box, Skeleton, Text } from "@chakra-ui/react";
 import { LuUnplug } from "react-icons/lu";
 import type { Activity, Pipeline } from "src/api/pipelines";
-import { WARNING } from "src/components/colors";
-import { Tooltip } from "src/components/Tooltip";
-import { TwoLines } from "src/components/TwoLines";
-import type { Column } from "src/components/table";
+import { type Column, column, Tooltip, TwoLines, WARNING } from "src/components";
 import { formatCount } from "src/format";
 import { type Share, TrafficBar } from "src/pages/Models/TrafficBar";
 import { healthRank } from "src/pages/Pipelines/Health";
@@ -16,55 +13,45 @@ import { RunCell } from "src/pages/Pipelines/RunCell";
 /** The columns of the list; what goes on with each is looked up by its DAG's id, and may not be there yet. */
 export function pipelineColumns(activity: Record<string, Activity | undefined>): Column<Pipeline>[] {
   return [
-    {
-      key: "pipeline",
-      label: "Pipeline",
+    column("pipeline", "Pipeline", {
       fixed: true,
       width: 380,
       minWidth: 230,
       help: "Sorted by health, the worst first",
       value: (row) => `${healthRank(row, activity[row.dag_id])} ${row.display_name}`,
       render: (row) => <NameCell pipeline={row} activity={activity[row.dag_id]} />,
-    },
-    {
-      key: "run",
-      label: "Last run",
+    }),
+    column("run", "Last run", {
       width: 210,
       minWidth: 200,
       descendingFirst: true,
       help: "State, when it ended or started, and its stages",
       value: (row) => row.last_run?.run_after,
       render: (row) => <RunCell dagId={row.dag_id} run={row.last_run} isPaused={row.is_paused} />,
-    },
-    {
-      key: "champion",
-      label: "Champion",
+    }),
+    column("champion", "Champion", {
       width: 190,
       minWidth: 185,
       descendingFirst: true,
       help: "The serving version, since when, and the metric that compares versions; sorted by the difference to the previous version",
       value: (row) => row.model?.metric?.gain?.difference ?? (row.model?.metric ? 0 : null),
       render: (row) => <ModelCell dagId={row.dag_id} model={row.model} />,
-    },
-    {
-      key: "traffic",
-      label: "Traffic",
+    }),
+    column("traffic", "Traffic", {
       width: 150,
       minWidth: 130,
       descendingFirst: true,
       help: "Share of each version, and the requests that the model server has counted since it started; sorted by these",
       value: (row) => requestsOf(activity[row.dag_id]),
       render: (row) => <TrafficCell pipeline={row} activity={activity[row.dag_id]} />,
-    },
-    {
-      key: "retrained",
-      label: "Last trained",
+    }),
+    column("retrained", "Last trained", {
       width: 170,
       minWidth: 120,
       descendingFirst: true,
       value: (row) => row.retraining?.at,
       render: (row) => <RetrainedCell dagId={row.dag_id} retraining={row.retraining} />,
-    },
+    }),
   ];
 }
 

@@ -1,9 +1,7 @@
 import { Box, HStack, IconButton, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { LuMaximize2, LuMinimize2 } from "react-icons/lu";
-import { Chart } from "src/components/chart/Chart";
-import type { EChartsCoreOption } from "src/components/chart/echarts";
-import { useChartTheme } from "src/components/chart/theme";
+import { Chart, type EChartsCoreOption, useChartTheme } from "src/components/chart";
 import { formatDuration, formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 import { metricHeading } from "src/pages/Models/words";

@@ -1,7 +1,7 @@
 import { Box, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { Empty, ErrorAlert, LoadingBox } from "src/components";
-import { useChartTheme } from "src/components/chart/theme";
+import { useChartTheme } from "src/components/chart";
 import { useQuery } from "src/hooks/useQueryState";
 import { CodeDifferences } from "src/pages/Runs/CodeDifferences";
 import type { CurveRun } from "src/pages/Runs/CurveChart";

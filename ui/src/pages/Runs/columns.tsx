@@ -1,7 +1,7 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 import { LuCornerDownRight } from "react-icons/lu";
-import { AppLink, type Column, CopyButton, column, numberColumn, StateBadge, Time } from "src/components";
-import { useChartTheme } from "src/components/chart/theme";
+import { AppLink, type Column, column, numberColumn, StateBadge, Time } from "src/components";
+import { useChartTheme } from "src/components/chart";
 import { formatDuration } from "src/format";
 import { metricHeading } from "src/pages/Models/words";
 import { durationOf, isLive, labelOf, type Names, type Run, shortened, VERDICT } from "src/pages/Runs/figures";
@@ -74,7 +74,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       render: (run) => run.dag_run_id && <DagRun dagId={dagId} run={run} id={run.dag_run_id} />,
     }),
     { key: "task", label: "Task", optional: true, render: (run) => run.task_id ?? "–" },
-    { key: "run_id", label: "Id", width: 280, optional: true, render: ({ run_id }) => <CopyableId id={run_id} /> },
+    { key: "run_id", label: "Id", width: 280, optional: true, render: (run) => run.run_id },
   ];
 }
 
@@ -108,14 +108,6 @@ function Versions({ dagId, run }: { dagId: string; run: Run }) {
     </HStack>
   );
 }
-
-/** An id, and a button that copies it. */
-export const CopyableId = ({ id }: { id: string }) => (
-  <HStack gap={1} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
-    {id}
-    <CopyButton text={id} label="Copy the id" />
-  </HStack>
-);
 
 function DagRun({ dagId, run, id }: { dagId: string; run: Run; id: string }) {
   if (run.dag_run_state === null) {

@@ -1,9 +1,6 @@
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
-import { Chart } from "src/components/chart/Chart";
-import type { EChartsCoreOption } from "src/components/chart/echarts";
-import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
-import { tooltipLines } from "src/components/chart/tooltip";
+import { Chart, type ChartTheme, type EChartsCoreOption, tooltipLines, useChartTheme } from "src/components/chart";
 import { formatNumber, formatPercent } from "src/format";
 
 const MOST_VALUES = 20;

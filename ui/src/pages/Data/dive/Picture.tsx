@@ -2,7 +2,7 @@ import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 import { type RefObject, useCallback, useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { Schemas } from "src/api/client";
 import { Amount, Empty, Segments } from "src/components";
-import { useChartTheme } from "src/components/chart/theme";
+import { useChartTheme } from "src/components/chart";
 import { formatNumber, plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";

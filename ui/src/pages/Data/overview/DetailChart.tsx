@@ -1,8 +1,7 @@
 import { HStack, Stack } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { Segments, Toggle } from "src/components";
-import { Chart } from "src/components/chart/Chart";
-import { useChartTheme } from "src/components/chart/theme";
+import { Chart, useChartTheme } from "src/components/chart";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { cumulativeOption, histogramOption, ranksOption } from "src/pages/Data/overview/chartOptions";
 import type { Side } from "src/pages/Data/overview/details";
