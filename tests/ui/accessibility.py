@@ -48,3 +48,41 @@ def grave_violations(
     result: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules, within])
     counts = {tag: page.locator(tag).count() for tag in ("main", "main h1")}
     return [str(each) for each in result] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]
+
+
+UNMARKED = """() => {
+  const found = new Set();
+  const main = document.querySelector("main");
+  const words = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+  while (words.nextNode()) {
+    const text = words.currentNode;
+    const isSeen = text.parentElement.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+    if (!/\\d/.test(text.data) || !isSeen) continue;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const drawn = [...range.getClientRects()].filter(({ width }) => width > 1);
+    let isInline = true;
+    for (let box = text.parentElement; box !== main; box = box.parentElement) {
+      const { display, overflowX, textOverflow } = getComputedStyle(box);
+      if (display === "inline" || display === "contents") continue;
+      if (/auto|scroll/.test(overflowX)) break;
+      const edge = box.getBoundingClientRect();
+      const cut = /hidden|clip/.test(overflowX) && drawn.some(
+        ({ left, right, top, bottom }) =>
+          bottom > edge.top + 2 && top < edge.bottom - 2 && right > edge.left && left < edge.right &&
+          (right > edge.right + 1.5 || left < edge.left - 1.5));
+      if (cut && !(textOverflow === "ellipsis" && isInline)) found.add(`cut: ${text.data.slice(0, 60)}`);
+      if (cut) break;
+      isInline &&= display.startsWith("inline");
+    }
+  }
+  for (const box of main.querySelectorAll("*")) {
+    const { overflowY, borderLeftWidth, borderRightWidth } = getComputedStyle(box);
+    const bar = box.offsetWidth - box.clientWidth - parseFloat(borderLeftWidth) - parseFloat(borderRightWidth);
+    if (/auto|scroll/.test(overflowY) && box.clientWidth > 0 && bar > 4 && box.scrollHeight - box.clientHeight <= 1) {
+      found.add(`a scroll bar that scrolls nothing: ${box.getAttribute("aria-label") ?? box.className}`);
+    }
+  }
+  return [...found];
+}"""
+"""Finds numbers that are cut without a mark, and scroll bars that scroll nothing."""

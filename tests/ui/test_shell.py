@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from ui.accessibility import COLOURS, OPENED, grave_violations
-from ui.conftest import OpenPage, Site, expect_at_rest, follow
+from ui.accessibility import COLOURS, OPENED, UNMARKED, grave_violations
+from ui.conftest import TIMEOUT_MS, OpenPage, Site, expect_at_rest, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -159,3 +159,38 @@ def test_typing_is_kept_while_the_address_follows_slowly(open_page: OpenPage) ->
         expect(search).to_have_value(text)
     expect(search).to_be_focused()
     assert search.evaluate("input => input.sameAsBefore === true")  # the page was never loaded anew
+
+
+def enlarged(answer: str) -> str:
+    """Returns an answer of the API with versions, counts and durations of a long-lived pipeline."""
+    for pattern, value in (
+        (r'"version":([12])\b', r'"version":40\1'),
+        (r'"traffic":\{"2":100\}', '"traffic":{"402":92,"401":8}'),
+        (r'"(duration_s|seconds|watched_s)":[\d.]+', r'"\1":86399.0'),
+        (r'"(requests|rows|rows_in|rows_out|rows_current|rows_reference)":\d+', r'"\1":123456789'),
+    ):
+        answer = re.sub(pattern, value, answer)
+    return answer
+
+
+def test_no_number_is_cut_beside_visible_scroll_bars(browser: Browser, chromium: str, site: Site) -> None:
+    def answer(route: Route) -> None:
+        response = route.fetch(timeout=TIMEOUT_MS)
+        route.fulfill(response=response, body=enlarged(response.text()))
+
+    shown = browser.browser_type.launch(
+        executable_path=chromium, args=["--no-sandbox"], ignore_default_args=["--hide-scrollbars"]
+    )
+    with shown, shown.new_context() as context:
+        context.add_cookies([{"name": "_token", "value": site.token("admin"), "url": site.url}])
+        page = context.new_page()
+        page.route(re.compile(r"/hops/api/"), answer)
+        unmarked = {}
+        for path in ("?", "overview?", "schema?tab=anomalies", "runs?", "models/flights?", "skew?"):
+            page.goto(f"{site.url}/plugin/hops/{path}&dag={DAG}")
+            expect(page.locator("main")).to_contain_text(re.compile(r"\d"), timeout=TIMEOUT_MS)
+            for width in (1280, 390):
+                page.set_viewport_size({"width": width, "height": 800})
+                expect_at_rest(page)
+                unmarked[path, width] = page.evaluate(UNMARKED)
+    assert {place: cut for place, cut in unmarked.items() if cut} == {}
