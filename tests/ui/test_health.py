@@ -70,7 +70,7 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     seen(row(page, "stock_training"), "fine", f"{ROWS} rows scored", "no drift", "stock v2")
     counts = page.get_by_role("group", name="Health").get_by_role("button")
     expect(counts).to_have_text(["3 need you", "1 not known", "2 fine"])
-    names = page.locator("tbody tr[data-index] td:first-child a[href*=overview]:first-child")
+    names = page.locator("tbody tr[data-index] td:first-child a[title]")
     order = ["eta", "fraud", "price", "churn"]
     expect(names).to_have_text([*(f"{name}_training" for name in order), "stock_scoring", "stock_training"])
     counts.first.click()
