@@ -1,5 +1,5 @@
 import { useQueries } from "@tanstack/react-query";
-import { api, type Schemas } from "src/api/client";
+import { api, refetchAfter, type Schemas } from "src/api/client";
 
 const ALL = 1000;
 const AT_ONCE = 50;
@@ -25,7 +25,8 @@ export function usePipelines({ live = false, enabled = true }: { live?: boolean;
     {
       enabled,
       staleTime: live ? BUSY_MS : IDLE_MS,
-      refetchInterval: ({ state }) => (live ? (state.data?.entries.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
+      refetchInterval: (query) =>
+        live && refetchAfter(query.state.data?.entries.some(isBusy) ? BUSY_MS : IDLE_MS, query),
     },
   );
 }
@@ -38,7 +39,8 @@ export function useOverview(dagId: string) {
     { params: { path: { dag_id: dagId } } },
     {
       staleTime: BUSY_MS,
-      refetchInterval: ({ state }) => (state.data && isBusy(state.data.pipeline) ? BUSY_MS : IDLE_MS),
+      refetchInterval: (query) =>
+        refetchAfter(query.state.data && isBusy(query.state.data.pipeline) ? BUSY_MS : IDLE_MS, query),
     },
   );
 }
@@ -61,7 +63,7 @@ export function useActivity(dagIds: readonly string[]): Record<string, Activity 
         "get",
         "/api/pipelines/activity",
         { params: { query: { dag_id: part } } },
-        { refetchInterval: 2 * BUSY_MS, retry: false },
+        { refetchInterval: (query) => refetchAfter(2 * BUSY_MS, query), retry: false },
       ),
     ),
     combine: (answers) => {

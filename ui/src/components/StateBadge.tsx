@@ -76,6 +76,14 @@ const STATES: Record<string, { palette: string; icon: IconType }> = {
   none: { palette: "none", icon: LuCircleDashed },
 };
 
+/** Words that the field knows, and a newcomer does not. */
+const HELP: Record<string, string> = {
+  champion: "The version that answers requests",
+  challenger: "The version that is tried on a share of the requests, to replace the champion",
+  blessed: "Its evaluation allows the model to be deployed",
+  drift: "Data has moved away from what the model learnt from, its reference",
+};
+
 /** The word on the badge of a state. */
 export const stateInWords = (state: string | null | undefined): string =>
   (state ?? "no state").replaceAll("_", " ").toLowerCase();
@@ -92,6 +100,7 @@ export function StateBadge({ state, children, ...props }: BadgeProps & { state: 
       px={2}
       py={0.5}
       flexShrink={0}
+      title={HELP[state ?? ""]}
       {...props}
     >
       <known.icon aria-hidden />

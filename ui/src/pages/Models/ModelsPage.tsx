@@ -67,19 +67,8 @@ export function columnsFor(dagId: string): Column<Summary>[] {
     column("challenger", "Challenger", {
       width: 120,
       value: ({ challenger }) => challenger?.version,
-      render: ({ challenger, rollout, problem }) =>
-        problem ? null : challenger ? (
-          <Box lineHeight="short">
-            <VersionBadge version={challenger.version} />
-            {rollout && (
-              <Text fontSize="xs" color="fg.muted">
-                step {rollout.number} of {rollout.steps}
-              </Text>
-            )}
-          </Box>
-        ) : (
-          <Text color="fg.muted">none</Text>
-        ),
+      render: ({ challenger, problem }) =>
+        problem ? null : challenger ? <VersionBadge version={challenger.version} /> : "none",
     }),
     column("traffic", "Decided traffic", {
       width: 200,

@@ -1,5 +1,5 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
-import { api, type Schemas } from "src/api/client";
+import { api, refetchAfter, type Schemas } from "src/api/client";
 import { AppLink, ERROR, PlainTable, QueryView, StateBadge, Time, WARNING } from "src/components";
 import { formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
@@ -15,7 +15,7 @@ export function Scoring({ dagId, model, all = false }: { dagId: string; model: s
     "get",
     "/api/dags/{dag_id}/models/{model}/scoring",
     { params: { path: { dag_id: dagId, model } } },
-    { refetchInterval: RECORD_MS },
+    { refetchInterval: (query) => refetchAfter(RECORD_MS, query) },
   );
   return (
     <Box as="section" aria-label="Scoring" borderWidth={1} borderRadius="md" px={4} py={3}>

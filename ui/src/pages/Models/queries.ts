@@ -1,7 +1,7 @@
 /** What the API says of models; shared by the parts of the page that ask the same. */
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { api, apiAddress, type Schemas } from "src/api/client";
+import { api, apiAddress, refetchAfter, type Schemas } from "src/api/client";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { type ArtifactRef, pathOf } from "src/routes";
 
@@ -25,7 +25,7 @@ export function modelOptions(dagId: string, model: string) {
     "get",
     "/api/dags/{dag_id}/models/{model}",
     { params: { path: path(dagId, model) } },
-    { refetchInterval: RECORD_MS },
+    { refetchInterval: (query) => refetchAfter(RECORD_MS, query) },
   );
 }
 
@@ -38,7 +38,7 @@ export function useVersions(dagId: string, model: string) {
     "get",
     "/api/dags/{dag_id}/models/{model}/versions",
     { params: { path: path(dagId, model) } },
-    { refetchInterval: RECORD_MS },
+    { refetchInterval: (query) => refetchAfter(RECORD_MS, query) },
   );
 }
 
@@ -48,7 +48,7 @@ export function liveOptions(dagId: string, model: string, minutes: number) {
     "get",
     "/api/dags/{dag_id}/models/{model}/live",
     { params: { path: path(dagId, model), query: { minutes } } },
-    { refetchInterval: LIVE_MS, placeholderData: keepPreviousData },
+    { refetchInterval: (query) => refetchAfter(LIVE_MS, query), placeholderData: keepPreviousData },
   );
 }
 
