@@ -228,14 +228,14 @@ def test_no_route_takes_a_store_that_is_away_for_an_empty_one(api: Api, shown: d
         answers = {path: api.get(path).text for path in shown}
         if place == "empty":
             root.rmdir()
-    told = [path for path, answer in answers.items() if "is away, or new" in answer]
+    away = [path for path, answer in answers.items() if "is away, or new" in answer]
     silent = {
         path: [answer[:200], shown[path][:200]]
         for path, answer in answers.items()
-        if path not in told and answer != shown[path]
+        if path not in away and answer != shown[path]
     }
     assert silent == {}
-    assert len(told) > 20
+    assert len(away) > 20
 
 
 @pytest.mark.parametrize(
