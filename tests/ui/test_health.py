@@ -64,7 +64,7 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     """On call: no click. Team lead: no click. The worst comes first, and a count is a filter."""
     page = open_page(LIST, **SCREEN)
     seen(row(page, "eta_training"), "broken", re.compile(r"the server does not answer since \d+:\d\d"), "decided: v2")
-    seen(row(page, "fraud_training"), "broken", "train failed 3 hours ago: out of memory in epoch 3")
+    seen(row(page, "fraud_training"), "broken", "train failed 3 hours ago", "out of memory in epoch 3")
     seen(row(page, "price_training"), "not known", "because the record of price cannot be read")
     seen(row(page, "churn_training"), "waits for you", "a question waits for you since ")
     seen(row(page, "stock_training"), "fine", f"{ROWS} rows scored", "no drift", "stock v2")
@@ -77,8 +77,6 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     expect(names).to_have_text(["eta_training", "fraud_training", "churn_training"])
     page.reload()
     expect(names).to_have_count(3)
-    counts.first.click()
-    expect(names).to_have_count(6)
 
 
 def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage) -> None:
@@ -86,7 +84,7 @@ def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage)
     page = open_page(LIST, **SCREEN)
     row(page, "fraud_training").get_by_role("link", name="fraud_training", exact=True).click()
     health = page.get_by_role("region", name="Health")
-    seen(health, "broken", f"train failed 3 hours ago: {health_world.WHY}")
+    seen(health, "broken", "train failed 3 hours ago", health_world.WHY)
     expect(health.get_by_role("link")).to_have_attribute("href", re.compile("/dags/fraud_training/runs/scheduled__"))
     page.goto(page.url.replace("fraud", "churn"))
     seen(
