@@ -77,7 +77,7 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
                     size="sm"
                     variant={wanted.includes(name) ? "solid" : "outline"}
                     aria-pressed={wanted.includes(name)}
-                    onClick={() => setWanted((before) => ticked(before, name, !before.includes(name)))}
+                    onClick={() => setWanted((before) => ticked(before, name, !wanted.includes(name)))}
                   >
                     {words(count)}
                   </Button>
