@@ -67,6 +67,18 @@ def test_functions_that_moved_are_noticed(module: str) -> None:
     assert "run" not in names(module) and "run" in names("airflow_hops.ml.statistics.stage")
 
 
+def test_a_name_of_a_module_has_one_value() -> None:
+    again = []
+    for path in sorted((REPOSITORY / "airflow_hops").rglob("*.py")):
+        seen: set[str] = set()
+        for node in ast.parse(path.read_text()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name)):
+                    again += [f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}"] if name in seen else []
+                    seen.add(name)
+    assert again == []
+
+
 @cache
 def names(module: str) -> set[str]:
     """Returns the names that a module's source defines or imports; none if there is no such module."""

@@ -29,7 +29,7 @@ from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.statistics.feature_figures import feature_detail, feature_table
 from airflow_hops.ml.statistics.summary import feature_name, vector_width
 
-MAX_VALUES = 2_000_000
+MAX_CELLS = 2_000_000
 """Rows by columns of a file."""
 MAX_BYTES = 32 << 20
 """Bytes of a file; texts count, too."""
@@ -111,7 +111,7 @@ def encode_rows(sample: pa.Table, total_rows: int) -> bytes:
         total_rows: Rows that the sample was drawn from.
     """
     columns = list(_flat(sample))
-    rows = min(sample.num_rows, max(1, MAX_VALUES // max(1, len(columns))))
+    rows = min(sample.num_rows, max(1, MAX_CELLS // max(1, len(columns))))
     while True:
         parts = [_encode_column(name, array.slice(0, rows)) for name, array in columns]
         if sum(len(data) for _, *buffers in parts for data in buffers) <= MAX_BYTES or rows <= 1:

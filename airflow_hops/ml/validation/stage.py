@@ -50,10 +50,10 @@ from airflow_hops.ml.validation.validate import (
 from airflow_hops.ml.validation.validate import to_text as anomalies_to_text
 
 _COMPARATOR: Literal["drift"] = "drift"
-KIND = "COMPARATOR_L_INFTY_HIGH"
+DRIFT_KIND = "COMPARATOR_L_INFTY_HIGH"
 """TFDV's type of the anomalies: the distance is the largest difference of shares."""
 
-KIND = "CUSTOM_VALIDATION"
+CHAMPION_KIND = "CUSTOM_VALIDATION"
 """TFDV's type of the anomalies."""
 
 log = logging.getLogger(__name__)
@@ -304,12 +304,14 @@ def compare_with_champion(
                 f"Its values differ from the training data of {champion} as if its source were broken: {cause}. "
                 "Correct the source and run again; if the change is meant, validate once without model_name."
             )
-            add_reason(anomalies, name, KIND, summary, description)
+            add_reason(anomalies, name, CHAMPION_KIND, summary, description)
         else:
             score = "" if skew.score is None else f", {skew.measure.replace('_', ' ')} {skew.score:.3g}"
             summary = f" ({skew.summary})" if skew.summary else ""
             description = f"Its values differ from the training data of {champion}: {cause}{score}{summary}."
-            drift.append(Anomaly(split, name, "warning", (KIND,), "Drift since the champion was trained", description))
+            drift.append(
+                Anomaly(split, name, "warning", (CHAMPION_KIND,), "Drift since the champion was trained", description)
+            )
     return report.verdict, drift
 
 
@@ -357,4 +359,4 @@ def add_drift(anomalies: anomalies_pb2.Anomalies, previous: Side, current: Side,
         measurement.type = measurement.L_INFTY
         if skew.drifted:
             summary = "High distance between current and previous"
-            add_reason(anomalies, name, KIND, summary, f"{summary}: {skew.score:.3g}; {skew.summary}.", "warning")
+            add_reason(anomalies, name, DRIFT_KIND, summary, f"{summary}: {skew.score:.3g}; {skew.summary}.", "warning")

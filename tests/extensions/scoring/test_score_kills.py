@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from step_runner import REPOSITORY, StepRunner
+from step_runner import StepRunner
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
@@ -40,7 +40,7 @@ class Nightly:
         database.execute(
             "CREATE TABLE scores (id text, probability real, version int8, hops_batch text, hops_folder text)"
         )
-        entry, code = "scored_rows:write_model", (str(REPOSITORY / "tests" / "steps"),)
+        entry, code = "scored_rows:write_model", (str(Path(__file__).parent),)
         models = [
             run_step(entry, params={"plus": plus}, kind="model", code_paths=code, launcher=launcher, task_id=f"m{plus}")
             for plus in (0, 100)
@@ -127,7 +127,7 @@ def work(
         params={"pid": str(pid), "model_name": "churn"},
         inputs={"examples": Artifact.from_dict(examples)},
         kind="predictions",
-        code_paths=(str(REPOSITORY / "tests" / "steps"),),
+        code_paths=(str(Path(__file__).parent),),
         services=services,
         task_id="score",
         **ids,

@@ -56,7 +56,7 @@ def test_rows_have_typed_columns_of_all_digits() -> None:
     assert columns["word"].tolist() == [0, 1, -1, 0]
 
 
-@pytest.mark.parametrize("limit", ["MAX_VALUES", "MAX_BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_CELLS", "MAX_BYTES"])
 def test_rows_stay_below_their_limits(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(rows, limit, 1000)
     table = pa.table({"number": np.arange(2000.0), "word": [f"word {number}" for number in range(2000)]})
@@ -64,7 +64,7 @@ def test_rows_stay_below_their_limits(monkeypatch: pytest.MonkeyPatch, limit: st
     header, columns = decoded(content)
     assert 10 < header.rows <= 500 and header.total_rows == 2000
     assert columns["number"].tolist() == [*range(header.rows)]
-    assert limit == "MAX_VALUES" or len(content) < 1600
+    assert limit == "MAX_CELLS" or len(content) < 1600
 
 
 def test_empty_split_has_columns() -> None:
