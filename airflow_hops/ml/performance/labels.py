@@ -66,7 +66,7 @@ class Labels:
             time_us: Their times, microseconds since the epoch, shape ``[rows]``.
             usage: What to count the labels' use in.
         """
-        index: Array = pc.index_in(keys, value_set=self.keys).fill_null(NO_KEY).to_numpy()
+        index: Array = pc.index_in(keys, value_set=self.keys).fill_null(NO_KEY).cast(pa.int64()).to_numpy()
         if usage is not None:
             has_key = index != NO_KEY
             np.minimum.at(usage.earliest_us, index[has_key], time_us[has_key])

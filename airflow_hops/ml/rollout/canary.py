@@ -192,7 +192,8 @@ class _Step:
         if step.progress.passed is not None:
             return step._pass(step.progress.passed, findings)
         if step.progress.elapsed_s >= plan.timeout_s:
-            return step._time_out()
+            asked = f"the canary was asked {canary.requests} times, {progress.requests_needed(plan)} needed"
+            return step._time_out("; ".join(step.progress.doubts) or asked)
         return replace(step, progress=replace(step.progress, doubts=awaited or step.progress.doubts)).wait()
 
     def _pass(self, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...]) -> Outcome:
@@ -244,16 +245,10 @@ class _Step:
             return self._waiting(str(away))
         return self._waiting(f"canary {self.challenger.version} gets {self.progress.percent}%")
 
-    def _time_out(self) -> RolloutDecision:
-        plan, progress = self.rollout.plan, self.progress
-        asked = progress.counts(self.challenger.version).requests
-        result = (
-            "; ".join(progress.doubts)
-            if progress.doubts
-            else f"the canary was asked {asked} times, {progress.requests_needed(plan)} needed"
-        )
+    def _time_out(self, why: str) -> RolloutDecision:
+        plan = self.rollout.plan
         decision = ROLLED_BACK if plan.on_timeout == "roll_back" else LEFT
-        return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {result}",))
+        return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {why}",))
 
     def wait(self, away: str = "") -> Outcome:
         """Records the progress and returns the time of the next poll; ends the rollout if the server is away too long.
@@ -261,8 +256,7 @@ class _Step:
         ``away`` is the error if the counts could not be read.
         """
         if away and self.progress.passed is None and self.progress.elapsed_s >= self.rollout.plan.timeout_s:
-            decision = ROLLED_BACK if self.rollout.plan.on_timeout == "roll_back" else LEFT
-            return self.end(decision, (f"not judged within {self.rollout.plan.timeout_s:g} s: {away}",))
+            return self._time_out(away)
         self.rollout._write(self.record)
         return self._waiting(away)
 

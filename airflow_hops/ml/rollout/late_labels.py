@@ -50,20 +50,26 @@ def as_feedback(
         Table as from :func:`~airflow_hops.ml.captured.feedback.read_feedback`, and counts of labels by outcome.
 
     Raises:
-        BadInput: a column is missing, or has another type.
+        BadInput: a column is missing in all files, or has another type.
     """
     columns = {name: name for name in ("request_id", "row", "version")}
     names = {version: files_since(requests, version, since) for version in versions}
+    lacking: dict[str, str] = {}
 
     def rows_of(version: int) -> Iterator[pa.Table]:
         for name in names[version]:
             api = {"api": "api"} if "api" in requests.footer(name).schema.names else {}
             rows = keyed_rows(requests, name, options, columns | api)
-            if isinstance(rows, str):
-                raise BadInput(f"captured file {name} has no column {rows!r}; labels name keys or time_feature")
-            yield rows.filter(pc.greater_equal(rows["asked"], int(since.timestamp() * 1e6)))
+            if isinstance(rows, str):  # of another signature, as clients may ask for
+                lacking[name] = rows
+                continue
+            is_asked = pc.greater_equal(rows["asked"], int(since.timestamp() * 1e6))
+            yield rows.filter(pc.and_(is_asked, pc.is_valid(rows["time"])))
 
     times = [pc.min(rows["time"]).as_py() for version in versions for rows in rows_of(version)]
+    if lacking and not times:
+        name, column = next(iter(lacking.items()))
+        raise BadInput(f"captured file {name} has no column {column!r}; labels name keys or time_feature")
     oldest = min((time for time in times if time is not None), default=since.timestamp() * 1e6)
     table, left_out = read_labels(context, options, requests, label, datetime.fromtimestamp(oldest / 1e6, UTC))
     check_key_types(table, requests, options.keys)
@@ -74,12 +80,12 @@ def as_feedback(
     for version in versions:
         size = 0
         for rows in rows_of(version):
-            time_us = rows["time"].fill_null(-1).to_numpy()
+            time_us = rows["time"].to_numpy()
             numbers = labels.match(rows["key"], time_us, usage)
-            has_label = (numbers >= 0) & (time_us >= 0) & (time_us <= ripe_us)
-            used[numbers := numbers[has_label]] = True
+            used[numbers[numbers >= 0]] = True
+            has_label = (numbers >= 0) & (time_us <= ripe_us)
             part = rows.filter(pa.array(has_label))
-            parts.append(part.append_column(LABEL + UNNAMED, values.take(pa.array(labels.codes[numbers]))))
+            parts.append(part.append_column(LABEL + UNNAMED, values.take(pa.array(labels.codes[numbers[has_label]]))))
             size += part.num_rows
             if size >= CAPTURED_ROWS:
                 break

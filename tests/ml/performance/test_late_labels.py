@@ -89,6 +89,15 @@ def test_labels_are_joined_as_one_would_by_hand(tables: int) -> None:
             assert {name: getattr(counts, name) for name in names} == {name: by_hand[name] for name in names}, seed
 
 
+def test_keys_and_times_may_be_many() -> None:
+    count = 50_000  # squared, it is beyond 32 bits
+    keys, seconds = pa.array(range(count)), np.arange(count) + START
+    known = pa.array(seconds * 10**6, pa.timestamp("us", "UTC"))
+    chosen = one_for_each(pa.table({"key": keys, "label": keys, "known_at": known}), ["key"], None, horizon_s=DAY)
+    match = chosen.match(key_of([pa.chunked_array([keys])], "rows"), seconds * 10**6)
+    assert (np.array(chosen.values)[chosen.codes[match]] == np.arange(count)).all() and match.min() >= 0
+
+
 class Scored:
     """Customers scored in three nights, captured as ``ScoreOperator`` does, and a table of labels."""
 

@@ -68,7 +68,7 @@ def run(
         HopsError: Spark failed.
     """
     _check_values(splits, columns)
-    source = ExamplesProperties.of(context.input("examples"))
+    source, captured_at = ExamplesProperties.of(context.input("examples")), datetime.now(UTC)
     window = ScoredWindow.of(context.store, model_name or "", context.spec.producer, source.window)
     live: tuple[ScoredBy, ...] = ()
     if model_name is None:
@@ -83,7 +83,7 @@ def run(
             "shadow is True, but only versions that score tables have a shadow: give model_name without a version, and "
             "a connection of the kind 'batch'"
         )
-    folder_of_model, captured_at = model_folder(context.store, model), datetime.now(UTC)
+    folder_of_model = model_folder(context.store, model)
     others = {"canary": live[1].model} if len(live) > 1 else {}
     with (
         step_pool(context, "local[*]") as pool,
@@ -97,7 +97,8 @@ def run(
         retained = tuple(columns) if columns is not None else tuple(filter(None, [source.key]))
         _check(loaded, files, retained, (VERSION,) if live else ())
         for other in live[1:]:
-            _check_canary(loaded, SignatureModel(model_folder(context.store, other.model), signature), other, files)
+            canary = SignatureModel(model_folder(context.store, other.model), signature)
+            _check_canary(canary if shadow else loaded, canary, other, files)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
         first = [scan.schema(those[0]) for those in files.values()][:1]
         has_bytes = any(pa.types.is_binary(field.type) for schema in first for field in schema)

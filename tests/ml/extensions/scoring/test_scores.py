@@ -235,7 +235,7 @@ def test_sides_of_a_canary_are_random(form: str, canaries: int) -> None:
 
 
 def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
-    scoring.serve(scoring.model(0), scoring.model(100), 10)
+    scoring.serve(scoring.model(0), scoring.model(100, output="score"), 10)
     scores = scoring.scores(scoring.score(scoring.examples(), shadow=True))
     assert set(scores["version"]) == {1} and scores["probability"].max() < 100
     captured = scoring.captured()
@@ -243,7 +243,7 @@ def test_shadow_scores_all_rows_and_hands_none_on(scoring: Scoring) -> None:
     assert keys.groupby(captured["version"]).apply(set).tolist() == [set(scores.index)] * 2
     requests = CapturedRequests(str(scoring.folder), "m")
     assert len(requests.names()) == len(requests.names(1)) == len(requests.names(2)) > 0, "monitors see a row once"
-    assert captured.loc[captured["version"] == 2, "output.probability"].min() > 100
+    assert captured.loc[captured["version"] == 2, "output.score"].min() > 100
 
 
 def test_champion_answers_where_the_canary_fails(scoring: Scoring) -> None:
