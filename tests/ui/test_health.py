@@ -77,6 +77,9 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     expect(names).to_have_text(["eta_training", "fraud_training", "churn_training"])
     page.reload()
     expect(names).to_have_count(3)
+    counts.first.click()
+    expect(names).to_have_count(6)
+    expect(page).not_to_have_url(re.compile("health="))
 
 
 def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage) -> None:

@@ -21,6 +21,8 @@ test("what was asked for holds at once, on its page", () => {
     Array(2).fill("dag=a&sort=loss"),
   );
   expect([pending.at("/data", "dag=a"), pending.at("/runs", "dag=b")]).toEqual(["dag=a", "dag=b"]);
+  pending.changed("/runs", "?dag=a", { dag: null, sort: null });
+  expect(pending.at("/runs", "dag=a")).toBe("");
 });
 
 test("what was asked of a page that one has left does not come to the next page", () => {

@@ -20,7 +20,7 @@ export class PendingQuery {
 
   /** The query that holds at a path where the router shows this one. */
   at(path: string, shown: string): string {
-    return (path === this.path && this.asked.includes(shown) && this.asked.at(-1)) || shown;
+    return path === this.path && this.asked.includes(shown) ? (this.asked.at(-1) ?? shown) : shown;
   }
 
   /** The query that a change leads to, where the address has this path and query. */
