@@ -192,7 +192,7 @@ def test_store_is_opened_with_another_connection(settings: Any, world: World, s3
     s3fs.S3FileSystem(endpoint_url=s3_endpoint, key="k", secret="s").mkdir("connected")
     world.connect("aws_default", "aws", login="k", password="s", endpoint_url=s3_endpoint)
     settings({"extra": {"store": "s3://connected/hops", "storage_conn_id": "aws_default"}})
-    store = RuntimeHook("odd").store
+    store = RuntimeHook("odd").open_store()
     store.write_text(store.internal("_models", "m.json"), "{}")
     assert store.names(store.internal("_models")) == ["m.json"]
 

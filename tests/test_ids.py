@@ -62,6 +62,7 @@ def test_steps_with_non_ascii_ids_run_and_are_found(
     extra = {"store": str(tmp_path / "größe"), "runtime": str(warm_launcher.runtime)}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     monkeypatch.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
+    RuntimeHook().make_store()
     task, made = dag.get_task("étape-1.données.brutes"), []
     for index in (0, 1):
         ti = SimpleNamespace(dag_id=DAG, run_id=RUN, task_id=task.task_id, map_index=index, try_number=1)

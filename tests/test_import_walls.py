@@ -30,6 +30,7 @@ EXTENSIONS = "airflow_hops.extensions"
 OF_EXTENSIONS = [f"{EXTENSIONS}.{path.parent.name}" for path in PACKAGE.glob("extensions/*/__init__.py")]
 OF_BOTH = {
     "make_format_models.py",
+    "pages_health.py",  # DAGs whose health is shown, one that scores tables among them
     "test_server_kinds.py",  # serves an extension's models
     "test_request_memory.py",  # draws requests of both APIs
     "test_state.py",  # reads all state below the store that a version before has written

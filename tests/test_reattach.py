@@ -81,6 +81,7 @@ class Worker:
 def tries(tmp_path: Path, runtime: Path, warm_launcher: Any) -> Iterator[Callable[..., Worker]]:
     """Starts a try of one task: ``tries(job=…)`` is a retry that knows the job."""
     workers: list[Worker] = []
+    ArtifactStore((tmp_path / "store").as_uri()).make()
 
     def start(
         job: Job | None = None,

@@ -515,7 +515,7 @@ def test_full_disk_is_reported_and_leaves_nothing(
     store = World(ArtifactStore(str(small_folder)), monkeypatch).connect("small").store
     with refused("no space left on the device that holds", retried=True):
         _ingest("small", store, Source(str(flights_raw / "flights.csv.zip")))
-    assert {name.partition("/")[0] for name in names_in(store)} == {"_runs"}
+    assert {name.partition("/")[0] for name in names_in(store)} == {"_runs", MARKER}
 
 
 def test_full_disk_leaves_no_manifest_or_partial_text(small_folder: Path) -> None:

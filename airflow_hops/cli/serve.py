@@ -31,7 +31,7 @@ def serve(args: Namespace) -> None:
     hook = RuntimeHook(args.hops_conn_id)
     runtime, services = hook.settings.runtime, hook.settings.services
     python = runtime_python(runtime)
-    env = runtime_variables(runtime) | storage_variables(services, hook.store)
+    env = runtime_variables(runtime) | storage_variables(services, hook.open_store())
     values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some argparse versions keep the "--"
     command = module_command(python, "airflow_hops.serving", *server_flags(services, values))
     # Replaces this process, so signals and exit code are the server's own.

@@ -33,7 +33,7 @@ from airflow_hops.core.json_fields import as_json
 from airflow_hops.core.names import check_known, suggestion
 from airflow_hops.core.steps.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.steps.run_record import FILE_PARAMS
-from airflow_hops.core.store.files import LocalFiles, reaching_store
+from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.core.times import as_utc
 from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.hooks.model_server import control_services
@@ -290,9 +290,7 @@ class HopsOperator(HopsTask):
         """Runs the step and returns its value: plain JSON, or the artifact's dict plus ``seconds`` by phase."""
         self.hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
-            hook.store = hook.find_store(lambda root: self._has_used(root, context))
-            with reaching_store(hook.store.root):
-                hook.store.make()
+            hook.make_store(lambda root: self._has_used(root, context))
             hook.progress = ProgressWriter(hook.store, producer_of(context))
             result = self.run_step(hook, context)
             hook.progress.succeeded()

@@ -200,7 +200,7 @@ class RolloutOperator(HopsOperator):
                 "no approval['timeout'], so the task waits forever; give it a timedelta, or leave out both"
             )
         self._plan()
-        if labels is not None:
+        if isinstance(labels, Mapping):
             self.labels = {**labels, "source": self._label_options(labels).source}
         self._answer: dict[str, Any] | None = None
 

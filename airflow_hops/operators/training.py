@@ -273,8 +273,8 @@ class HorovodTrainOperator(RanksTrainOperator):
             rank.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints only at the end of each
             epoch.
-        guard_every_steps: Steps between comparisons of the ranks' weights; None for an interval that costs less than 1%
-            of the time, 0 for a comparison only at the end.
+        guard_every_steps: Steps between comparisons of the ranks' weights; None for 500, 0 for a comparison only at the
+            end.
         strategy: How the ranks work together: ``horovod``, or TensorFlow's ``multi_worker_mirrored`` or
             ``parameter_server`` for tf_keras models made within ``context.strategy.scope()``.
         parameter_servers: Number of ranks that hold variables with ``parameter_server``, besides ``np`` workers and a

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, TaskGroup
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, TaskGroup
 
 from airflow_hops.airflow_internals.tasks import current_dag
 from airflow_hops.core.extensions import LOOPS, extensions
@@ -233,6 +233,8 @@ def _dag(
             )
         except BadArgument as error:
             raise error.with_text(f"training_loop {model_name!r}: score: {error}") from None
+        from airflow.sdk import CronTriggerTimetable  # imports croniter, which most tasks do not need
+
         clock = CronTriggerTimetable("@daily", timezone="UTC")  # notices that nothing is scored
         watching = {"schedule": AssetOrTimeSchedule(timetable=clock, assets=[scored])}
         watched = {**watched, "silent_after": silent}

@@ -139,6 +139,17 @@ class RuntimeHook(BaseHook):
             return store if is_used(store.root) else self.open_store()
         return store
 
+    def make_store(self, is_used: Callable[[str], bool] = lambda root: False) -> None:
+        """Makes the artifact store if it is new; see :meth:`find_store`.
+
+        Raises:
+            StoreAway: it is missing, and not new.
+            HopsError: it cannot be reached, or not be written.
+        """
+        self.store = self.find_store(is_used)
+        with reaching_store(self.store.root):
+            self.store.make()
+
     def run(
         self,
         spec: StepSpec,
@@ -210,6 +221,8 @@ class RuntimeHook(BaseHook):
             parts[f"input {role}"] = _fingerprint_of_json(
                 [[a.fingerprint, {**a.properties, "plans": None}] for a in artifacts]
             )
+        if "store" not in vars(self):  # no task that knows whether it is new
+            self.make_store()
         with reaching_store(self.settings.store):
             record_uses(self.store, spec.producer, _inputs(spec))
         return replace(spec, cache_key_parts={**parts, **spec.cache_key_parts})

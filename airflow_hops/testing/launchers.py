@@ -15,6 +15,7 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.processes.files import try_lock
 from airflow_hops.core.processes.polling import poll
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.launchers.base import Launcher, find_launcher
 from airflow_hops.runner.launchers.process import Deferral, StepProcess
 
@@ -80,6 +81,7 @@ class LauncherContract:
         code, folder = tmp_path / "code", tmp_path / "step"
         code.mkdir()
         folder.mkdir()
+        ArtifactStore(str(tmp_path / "store")).make()
         (code / "launcher_contract_code.py").write_text(_CODE)
 
         def start(function: str, **params: object) -> StepProcess:

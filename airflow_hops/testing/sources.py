@@ -85,6 +85,7 @@ class PlannerContract:
     def test_all_tries_of_a_run_read_the_same_rows(self, source: RowSource, hook: Any, change: Any) -> None:
         from airflow_hops.runner.sources import Planning  # Airflow's side
 
+        hook.make_store()
         planning = Planning(hook, Producer("contract", "run", "ingest"), (None, None))
         plan = pkgutil.resolve_name(str(source.planner))
         first = plan({"rows": source}, planning)

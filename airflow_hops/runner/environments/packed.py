@@ -118,7 +118,7 @@ def pack(runtime: Path, target: Path) -> None:
         environments = [runtime] if is_standalone(runtime) else dict.fromkeys((runtime, base))
         sites = [site for environment in environments for site in environment.glob("lib/python3*/site-packages")]
         # An executor would compile what it imports whenever the archive is unpacked; a read-only folder stays as is.
-        subprocess.run([base / "bin" / "python", "-m", "compileall", "-qq", "-j0", *sites], capture_output=True)
+        subprocess.run([base / "bin" / "python", "-P", "-m", "compileall", "-qq", "-j0", *sites], capture_output=True)
         sources += [(site, f"{modules}/site-packages/") for site in sites]
         packed: set[str] = set()
         for source, place in sources:

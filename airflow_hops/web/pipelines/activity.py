@@ -66,15 +66,18 @@ def _ask(conn_id: str) -> Mapping[str, Any] | HopsError | str:
         if not server.is_bundled:
             if server.kind == TENSORFLOW:
                 client.status("any")  # it answers that it has no such model
-            return f"{client.address} is a {server.kind}, which keeps no counts per version"
-        result: Mapping[str, Any] = client.stats()
+            result: Mapping[str, Any] | HopsError | str = (
+                f"{client.address} is a {server.kind}, which keeps no counts per version"
+            )
+        else:
+            result = client.stats()
     except NoProcess:
         return {}
     except ServerUnreachable as error:
         _silent_since.setdefault(conn_id, datetime.now(UTC))
         return error
     except HopsError as error:
-        return error
+        result = error
     _silent_since.pop(conn_id, None)
     return result
 

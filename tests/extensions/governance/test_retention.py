@@ -630,6 +630,7 @@ def test_mlflow_runs_are_removed_with_their_artifacts(
     extra = {"store": str(tmp_path / "store"), "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     hook = RuntimeHook("hops_default")
+    hook.make_store()
 
     def ask(function: str, **params: Any) -> Any:
         spec = StepSpec(

@@ -175,7 +175,7 @@ def test_trigger_follows_and_a_worker_takes_the_result(
         extra = json.dumps({"conn_type": "hops", "extra": {"store": str(tmp_path / "other")}})
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", extra)
         event = asyncio.run(fire(copy_of(trigger)))
-    assert "names the store" in event["problem"]
+    assert "is away, or new" in event["problem"]
     answer.touch()
     event = Triggerer(copy_of(trigger)).thread.result(60)
     assert talk.resume(left, event)["word"] == "beside the DAG"

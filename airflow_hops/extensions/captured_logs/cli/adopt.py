@@ -94,6 +94,7 @@ def adopt(args: Namespace) -> None:
     if not answer.keys() <= {"probability", "prediction"}:
         raise InvalidArgument("--answer", args.answer, "; expected probability=NAME or prediction=NAME")
     hook = RuntimeHook(args.hops_conn_id)
+    hook.make_store()
     if (record := find_record(hook.store, name)) is not None:
         _check_adopted(record, args, hook)
         print(f"Model {name!r} was adopted before: its record stays, and its monitor is written again.")

@@ -71,6 +71,6 @@ COMMANDS: tuple[CLICommand, ...] = (
         "Create a project that trains, serves and monitors a model of your data",
         _INIT_ARGUMENTS,
         "Reads the file, guesses key, time, features and problem, prints them, and writes "
-        "two DAGs, their functions and a test. Writes nothing if something cannot be used.",
+        "the DAGs, their functions and a test. Writes nothing if something cannot be used.",
     ),
 )

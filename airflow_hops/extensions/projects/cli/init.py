@@ -43,8 +43,7 @@ def init(args: Namespace) -> None:
     if name in sys.modules or (module is not None and module.origin is not None):
         raise BadInput(f"name {name!r} is the name of a module installed with Airflow; choose another one")
     hook = RuntimeHook(args.hops_conn_id)
-    hook.store = hook.find_store(lambda root: False)
-    hook.store.make()
+    hook.make_store()
     uri = args.from_ if "://" in args.from_ else str(Path(args.from_).expanduser().resolve())
     options = {option: getattr(args, option) for option in _OPTIONS}
     spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": name, **options})

@@ -75,10 +75,17 @@ def publish(args: Namespace) -> None:
         print("No sharing daemon has run: start 'airflow hops datasets serve'", file=sys.stderr)
 
 
+def _records(args: Namespace) -> SharingRecords:
+    """Returns the records of data sets in the store, which a team that only fetches may not have yet."""
+    hook = RuntimeHook(args.hops_conn_id)
+    hook.make_store()
+    return SharingRecords(hook.store)
+
+
 @suppress_logs_and_warning
 def unpublish(args: Namespace) -> None:
     """Stops sharing a version; fetched copies of others remain."""
-    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    records, ref = _records(args), DatasetRef.parse(args.dataset)
     key, published = load_key(sharing_folder().key), records.published()
     name = f"{ref.name}@{ref.version}"
     if name not in published:
@@ -97,7 +104,7 @@ def owners(args: Namespace) -> None:
 @suppress_logs_and_warning
 def show(args: Namespace) -> None:
     """Fetches and prints the card, schema, statistics and sample rows of a data set, without its data."""
-    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    records, ref = _records(args), DatasetRef.parse(args.dataset)
     dataset = next((each for each in records.own() if ref.matches(each)), None)
     preview = records.preview(dataset) if dataset else None
     last: Wait | None = None
@@ -114,7 +121,7 @@ def show(args: Namespace) -> None:
 @suppress_logs_and_warning
 def download(args: Namespace) -> None:
     """Has the daemon fetch a data set into the store, and follows it."""
-    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    records, ref = _records(args), DatasetRef.parse(args.dataset)
     last: Wait | None = None
     while isinstance(step := next_wait(records, ref, last), Wait):
         shown: list[str] = []
@@ -126,7 +133,7 @@ def download(args: Namespace) -> None:
 @suppress_logs_and_warning
 def remove(args: Namespace) -> None:
     """Ends the download of a data set, and removes its files from the store and the daemon's disk."""
-    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    records, ref = _records(args), DatasetRef.parse(args.dataset)
     asked = [each.ref for each in records.requests() if (ref.name, ref.version) == (each.name, each.version)]
     wanted = next((each for each in asked if ref.organisation in ("", each.organisation)), None)
     wanted = wanted or _fetched(records, ref).ref

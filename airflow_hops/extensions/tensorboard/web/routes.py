@@ -19,7 +19,7 @@ from airflow_hops.airflow_internals.database import (
     create_session,
 )
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, StoreAway
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.extensions.tensorboard.web.servers import TensorBoards
@@ -79,7 +79,7 @@ def _find_events(task: Producer) -> tuple[Path, Path]:
         else:
             result = _staged(store, store.address(task, "model"))
     except HopsError as error:
-        raise HTTPException(404, str(error)) from error
+        raise HTTPException(502 if isinstance(error, StoreAway) else 404, str(error)) from error
     if result is None:
         raise HTTPException(
             404,
