@@ -17,6 +17,7 @@ from waiting import is_gone, wait_for
 
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.runner.launchers.local import step_variables
 from airflow_hops.runner.launchers.warm import WarmStart, warm_command, warm_variables
@@ -32,6 +33,7 @@ def spec_in(folder: Path, marker: Path) -> Path:
     (folder / "touching.py").write_text(
         f"import pathlib\n\ndef run(context):\n    pathlib.Path({str(marker)!r}).touch()\n"
     )
+    ArtifactStore((folder / "store").as_uri()).make()
     path.write_text(
         StepSpec("touch", "touching:run", store=(folder / "store").as_uri(), code_paths=(str(folder),)).to_json()
     )

@@ -16,7 +16,7 @@ from world import REPOSITORY
 
 from demo.services import free_port
 from ui.accessibility import COLOURS, expect_fits, grave_violations
-from ui.conftest import PASSWORDS, OpenPage, Site, Windows, serving, users
+from ui.conftest import PASSWORDS, OpenPage, Site, Windows, expect_at_rest, serving, users
 
 SCREEN = {"width": 1280, "height": 800}
 ROWS = f"{health_world.SCORED_ROWS:,}"
@@ -114,10 +114,12 @@ def test_scored_windows_stand_where_an_endpoint_would(open_page: OpenPage) -> No
 
 @pytest.mark.parametrize("path", [LIST, OVERVIEW.format(dag="churn_training"), MODEL])
 def test_health_is_accessible_in_both_themes_and_on_a_phone(open_page: OpenPage, path: str) -> None:
-    page = open_page(path, **SCREEN)
-    expect(page.get_by_role("status", name="Loading from the server")).to_have_count(0)
-    problems = grave_violations(page)
-    dark = open_page(path, theme="dark", width=390, height=844)
-    expect(dark.get_by_role("status", name="Loading from the server")).to_have_count(0)
-    assert problems + grave_violations(dark, "dark", COLOURS) == []
-    expect_fits(dark)
+    problems: list[str] = []
+    for theme, rules, size in (("light", None, SCREEN), ("dark", COLOURS, {"width": 390, "height": 844})):
+        page = open_page(path, theme=theme, **size)
+        expect(page.locator("main h1")).to_be_attached()
+        expect_at_rest(page)
+        expect(page.get_by_role("status", name="Loading from the server")).to_have_count(0)
+        problems += grave_violations(page, theme, rules)
+    assert problems == []
+    expect_fits(page)

@@ -34,7 +34,7 @@ BUTTONS = (
     ("overview?", f"{DAG}: choose a pipeline"),
     ("data?", "Add data"),
     ("data?", "Choose columns"),
-    ("models/flights?", "Promote"),
+    ("models/flights?", "Replace champion"),
     ("models/flights?", "Roll back"),
     ("models/flights?", "Change owners"),
 )
@@ -72,10 +72,31 @@ def test_navigation_leads_to_pipelines_and_their_pages(open_page: OpenPage) -> N
     page.get_by_role("link", name=DAG, exact=True).click()
     for label in PAGES:
         page.get_by_role("navigation", name="Pages of the pipeline").get_by_role("link", name=label).click()
-        expect(page).to_have_url(re.compile(f"/behind/a-proxy/plugin/hops/{label.lower()}[?]dag={DAG}"))
-        expect(page).to_have_title(f"{label} · {DAG} · ML Pipelines · Airflow")
+        path, title = ("models/flights", "flights") if label == "Models" else (label.lower(), label)
+        expect(page).to_have_url(re.compile(f"/behind/a-proxy/plugin/hops/{path}[?]dag={DAG}"))
+        expect(page).to_have_title(f"{title} · {DAG} · ML Pipelines · Airflow")
     page.reload()
     expect(page.locator("h1")).to_have_text(PAGES[-1])
+
+
+def test_navigation_leads_to_a_page_that_is_asked_for_while_the_only_model_opens(
+    site: Site, open_page: OpenPage
+) -> None:
+    page = open_page("plugin/hops", own=True)
+    skew = f"{site.url}/plugin/hops/skew?dag={DAG}"
+
+    def answer(route: Route) -> None:
+        page.evaluate("url => history.pushState(null, '', url)", skew)  # as a link does, before its page is drawn
+        route.continue_()
+
+    page.route(re.compile(f"/hops/api/dags/{DAG}/models$"), answer, times=1)
+    follow(page, f"{site.url}/plugin/hops/models?dag={DAG}")
+    expect(page).to_have_url(skew)
+    expect_at_rest(page)
+    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    expect(page.locator("main h1")).to_have_text("Skew")
+    page.go_back()
+    expect(page.locator("main h1")).to_have_text("flights")
 
 
 def test_empty_pages_explain_how_to_start_and_an_ended_session_leads_to_the_login(

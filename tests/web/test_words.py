@@ -46,7 +46,7 @@ WORDS = [
     ("Skew/words.ts", "CAUSE_LABELS", set(get_args(Cause))),
     ("Skew/words.ts", "VERDICTS", set(get_args(SkewVerdict))),
     ("Skew/words.ts", "VERDICT_STATES", set(get_args(SkewVerdict))),
-    ("Models/RolloutCard.tsx", "STATES", set(get_args(FindingVerdict))),
+    ("Models/findings.ts", "STATES", set(get_args(FindingVerdict))),
     ("Models/words.ts", "TITLES", EVENTS),
 ]
 

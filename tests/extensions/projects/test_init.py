@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.extensions.projects.hostile_rows import hostile_csv
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 HOSTILE = ["a b", 'Größe in "cm"', "it's\\n", "new\nline", '"""', "${name}", "$", "{x} %s", "class", "\u202eevil", "🦆"]
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE += ["{{ 1 + 1 }}", "{{ conn.none.password }}", "{% if %}", "{#", "ends\n", "\x1b[31mred"]
 
 
@@ -103,7 +105,8 @@ def test_a_project_is_python_whatever_the_columns_are_called(
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
     assert ("rows: score" in tasks) == is_batch
     if is_batch:
-        tasks["rows: ingest"].render_template_fields({})
+        run = SimpleNamespace(partition_key=None, data_interval_start=DAY, data_interval_end=DAY + timedelta(1))
+        tasks["rows: ingest"].render_template_fields({"dag_run": run})
         rows = Source.from_value("rows", tasks["rows: ingest"].sources["rows"])
         assert (rows.uri, rows.time_column, set(rows.columns or ())) == (uri, names[2], set(names[1:]))
         assert set(rows.schema) == set(source.schema) - {names[0]}

@@ -1,5 +1,6 @@
 import { Link, type LinkProps } from "@chakra-ui/react";
-import { Link as RouterLink } from "react-router-dom";
+import { useEffect } from "react";
+import { Link as RouterLink, useLocation, useNavigate } from "react-router-dom";
 
 /** A link to one of our pages or the host's, without a reload; see `routes.ts`. */
 export function AppLink({ to, children, ...props }: LinkProps & { to: string }) {
@@ -8,4 +9,19 @@ export function AppLink({ to, children, ...props }: LinkProps & { to: string }) 
       <RouterLink to={to}>{children}</RouterLink>
     </Link>
   );
+}
+
+const addressOf = ({ pathname, search }: { pathname: string; search: string }) =>
+  `${pathname}?${new URLSearchParams(search)}`;
+
+/** Puts another page in place of this one, unless this one is only still shown: a link or "back" leads on already. */
+export function Redirect({ to }: { to: string }) {
+  const shown = useLocation();
+  const navigate = useNavigate();
+  useEffect(() => {
+    if (addressOf(window.location).endsWith(addressOf(shown))) {
+      void navigate(to, { replace: true });
+    }
+  });
+  return null;
 }

@@ -3,16 +3,14 @@ import { LuColumns3 } from "react-icons/lu";
 import { CheckMenu } from "src/components/CheckMenu";
 import { type Column, chooseColumn } from "src/components/table";
 
-/** Which columns a table shows; `onChange` gets how the choice changes. */
-export function ColumnChoice<Row>({
-  columns,
-  shown,
-  onChange,
-}: {
+interface Props<Row> {
   columns: readonly Column<Row>[];
   shown: readonly Column<Row>[];
   onChange: (change: (chosen: readonly string[]) => string[]) => void;
-}) {
+}
+
+/** Which columns a table shows; `onChange` gets how the choice changes. */
+export function ColumnChoice<Row>({ columns, shown, onChange }: Props<Row>) {
   return (
     <CheckMenu
       trigger={

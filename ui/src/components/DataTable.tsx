@@ -243,17 +243,14 @@ function Tick({ label, checked, onChange }: { label: string; checked: boolean; o
   );
 }
 
-function Heading<Row>({
-  column,
-  width,
-  sort,
-  onSort,
-}: {
+interface HeadingProps<Row> {
   column: Column<Row>;
   width: number | undefined;
   sort: Sort | null;
   onSort: (sort: Sort | null) => void;
-}) {
+}
+
+function Heading<Row>({ column, width, sort, onSort }: HeadingProps<Row>) {
   const current = sort?.column === column.key ? sort : null;
   const first = column.descendingFirst ?? false;
   // Once, the other way round, and as it was.

@@ -57,16 +57,14 @@ export function SearchInput({ name = "search", placeholder = "Search" }: { name?
   );
 }
 
-/** Choices of which any number may be taken, kept in the query under `name`; none taken is no filter. */
-export function ChoiceFilter({
-  name,
-  label,
-  choices,
-}: {
+interface ChoiceProps {
   name: string;
   label: string;
   choices: readonly { value: string; label?: ReactNode; count?: number }[];
-}) {
+}
+
+/** Choices of which any number may be taken, kept in the query under `name`; none taken is no filter. */
+export function ChoiceFilter({ name, label, choices }: ChoiceProps) {
   const [taken, setTaken] = useQueryList(name);
   return (
     <CheckMenu

@@ -15,30 +15,26 @@ export function Dimmed({ when, children }: { when: boolean; children: ReactNode 
   );
 }
 
+interface Props<Data> {
+  query: UseQueryResult<Data, unknown>;
+  loading?: ReactNode;
+  children: (data: Data) => ReactNode;
+}
+
 /**
  * Shows a query's data, and until it is there a skeleton, or what went wrong.
  *
  * Old data stays while new is fetched, dimmed where it is of another query: of the choice before.
  */
-export function QueryView<Data>({
-  query,
-  loading,
-  children,
-}: {
-  query: UseQueryResult<Data, unknown>;
-  loading?: ReactNode;
-  children: (data: Data) => ReactNode;
-}) {
-  if (query.data !== undefined) {
-    return (
-      <>
-        {query.isError && <ErrorAlert error={query.error} retry={() => void query.refetch()} />}
-        <Dimmed when={query.isPlaceholderData}>{children(query.data)}</Dimmed>
-      </>
-    );
+export function QueryView<Data>({ query, loading, children }: Props<Data>) {
+  const failure = query.isError && <ErrorAlert error={query.error} retry={() => void query.refetch()} />;
+  if (query.data === undefined) {
+    return failure || (loading ?? <LoadingRows />);
   }
-  if (query.isError) {
-    return <ErrorAlert error={query.error} retry={() => void query.refetch()} />;
-  }
-  return loading ?? <LoadingRows />;
+  return (
+    <>
+      {failure}
+      <Dimmed when={query.isPlaceholderData}>{children(query.data)}</Dimmed>
+    </>
+  );
 }

@@ -291,7 +291,7 @@ def code_key() -> str:
     It is not the package's: an update of anything else does not train thousands of models again.
     """
     here = Path(__file__).parent
-    names = ("choice", "columns", "graphs", "learners", "rows", "segment_rules", "segments")
+    names = ("columns", "graphs", "learners", "rows", "segment_rules", "segments")
     digest = hashlib.sha256(version("scikit-learn").encode())
     for file in (*(here / f"{name}.py" for name in names), here.parent / "core" / "linear.py"):
         digest.update(file.read_bytes())

@@ -403,6 +403,7 @@ def _project(context: Any) -> str:
 def test_project_of_a_step_ends_with_it(memory_store: str, tmp_path: Path) -> None:
     from airflow_hops.extensions.experiments.ml.project import Project
 
+    ArtifactStore(str(tmp_path)).make()
     result = run_step(StepSpec("x", f"{__name__}:_project", store=str(tmp_path)))
     assert result.value == str(tmp_path) and Project.current().root == memory_store
 

@@ -1,7 +1,6 @@
 import { Box, Code, Text } from "@chakra-ui/react";
-import { Navigate } from "react-router-dom";
 import { api, type Schemas } from "src/api/client";
-import { AppLink, type Column, column, DataTable, Empty, QueryView, StateBadge, Time } from "src/components";
+import { AppLink, type Column, column, DataTable, Empty, QueryView, Redirect, StateBadge, Time } from "src/components";
 import { formatNumber } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
@@ -25,7 +24,7 @@ export function ModelsPage() {
             has a task with a <Code>model_name</Code>, the model is listed here.
           </Empty>
         ) : others.length === 0 ? (
-          <Navigate replace to={modelsPath(dagId, { model: first.name })} />
+          <Redirect to={modelsPath(dagId, { model: first.name })} />
         ) : (
           <DataTable
             label="Models"

@@ -1,9 +1,8 @@
 import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
-import { Navigate } from "react-router-dom";
 import type { Schemas } from "src/api/client";
 import { type Overview, useActivity, useOverview } from "src/api/pipelines";
-import { AppLink, LoadingBox, QueryView, StateBadge, Time } from "src/components";
+import { AppLink, LoadingBox, QueryView, Redirect, StateBadge, Time } from "src/components";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { HistoryList } from "src/pages/Models/HistoryList";
 import { historyOf } from "src/pages/Models/history";
@@ -27,17 +26,13 @@ export function OverviewPage() {
   return (
     <QueryView query={overview} loading={<LoadingBox height="480px" />}>
       {(found) =>
-        found.pipeline.dag_id === dagId ? (
-          <Loaded overview={found} />
-        ) : (
-          <Navigate replace to={overviewPath(found.pipeline.dag_id)} />
-        )
+        found.pipeline.dag_id === dagId ? <Loaded {...found} /> : <Redirect to={overviewPath(found.pipeline.dag_id)} />
       }
     </QueryView>
   );
 }
 
-function Loaded({ overview }: { overview: Overview }) {
+function Loaded(overview: Overview) {
   const { pipeline, models } = overview;
   const dagId = pipeline.dag_id;
   const activity = useActivity(pipeline.model?.champion ? [dagId] : []);

@@ -57,19 +57,15 @@ function Asked({ question }: { question: Schemas["Question"] }) {
   );
 }
 
-function Item({
-  status,
-  title,
-  to,
-  action,
-  children,
-}: {
+interface Props {
   status: "warning" | "info";
   title: string;
   to: string;
   action: string;
   children: ReactNode;
-}) {
+}
+
+function Item({ status, title, to, action, children }: Props) {
   return (
     <Alert.Root status={status} alignItems="center" flexWrap={{ base: "wrap", md: "nowrap" }}>
       <Alert.Indicator />

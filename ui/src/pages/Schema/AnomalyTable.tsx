@@ -112,7 +112,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
       (split): Column<Finding> => ({
         key: `rows ${split}`,
         label: `Rows of ${split}`,
-        width: 118,
+        width: 160,
         align: "end",
         descendingFirst: true,
         help: `Rows of the split ${split} that have the anomaly, and their share`,

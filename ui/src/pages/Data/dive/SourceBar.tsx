@@ -10,18 +10,15 @@ import { type ArtifactRef, airflowTaskPath, formatArtifact, instanceLabel } from
 /** What belongs to the rows that are looked at, and means nothing for others. */
 const OF_ROWS = { view: null, select: null, row: null } as const;
 
-/** The choice of the rows: of which run and artifact, and which split. */
-export function SourceBar({
-  artifact,
-  runs,
-  splits,
-  split,
-}: {
+interface Props {
   artifact: ArtifactRef;
   runs: readonly SourceRun[];
   splits: Record<string, Schemas["RowsHeader"]> | null;
   split: string;
-}) {
+}
+
+/** The choice of the rows: of which run and artifact, and which split. */
+export function SourceBar({ artifact, runs, splits, split }: Props) {
   const [, change] = useQuery();
   const zone = useTimezone();
   const current = formatArtifact(artifact);
