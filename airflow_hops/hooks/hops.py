@@ -22,7 +22,7 @@ class HopsHook(RuntimeHook):
             StoreAway: it is not there, but can be made.
             HopsError: it cannot be reached, or is not there and cannot be made.
         """
-        store = self.find_store(lambda root: False)
+        store = self.open_store()
         with reaching_store(store.root):
             store.files.check()
             store.check()

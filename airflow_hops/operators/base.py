@@ -290,7 +290,7 @@ class HopsOperator(HopsTask):
         """Runs the step and returns its value: plain JSON, or the artifact's dict plus ``seconds`` by phase."""
         self.hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
-            hook.make_store(lambda root: self._has_used(root, context))
+            hook.make_store(lambda root: self.has_used(root, context))
             hook.progress = ProgressWriter(hook.store, producer_of(context))
             result = self.run_step(hook, context)
             hook.progress.succeeded()
@@ -303,7 +303,7 @@ class HopsOperator(HopsTask):
             return {**result.value, "seconds": dict(result.seconds)}
         return result.value
 
-    def _has_used(self, root: str, context: Context) -> bool:
+    def has_used(self, root: str, context: Context) -> bool:
         """Returns whether the task's inputs, or its output in an earlier run, are in a store."""
         ti = context["ti"]
         earlier = ti.xcom_pull(task_ids=ti.task_id, include_prior_dates=True)

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_API = "batch"
+SCORED = "batch"
+"""The ``api`` of captured rows that were scored."""
 _US = pa.timestamp("us", "UTC")
 
 
@@ -17,7 +18,7 @@ def is_scored(table: pa.Table) -> Any:
     """Returns which captured rows were scored, an Arrow array of booleans; their ``api`` says so."""
     if "api" not in table.column_names:
         return pa.array([False] * table.num_rows, pa.bool_())
-    return pc.fill_null(pc.equal(table["api"].cast(pa.string()), _API), False)
+    return pc.fill_null(pc.equal(table["api"].cast(pa.string()), SCORED), False)
 
 
 def split_ids(ids: Any) -> tuple[Any, Any]:

@@ -74,11 +74,13 @@ def waiting_questions(
     session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag], limit: int = 1000
 ) -> list[Question]:
     """Returns the questions of some pipelines that wait for a person and that the user may see, oldest first."""
-    by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
+    waits = TaskInstance.state == TaskInstanceState.AWAITING_INPUT
+    asking = set(session.scalars(select(TaskInstance.dag_id).where(waits).distinct()))
+    by_dag = {each.dag_id: each for each in pipelines if each.dag_id in asking and may_see_questions(user, each.dag_id)}
     waiting = (
         select(HITLDetail, TaskInstance, *instance_columns(TaskInstance))
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
-        .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        .where(TaskInstance.dag_id.in_(by_dag), waits)
         .order_by(HITLDetail.created_at)
         .limit(limit)
     )

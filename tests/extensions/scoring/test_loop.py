@@ -148,7 +148,7 @@ def test_wrong_argument_is_named(score: Any, expected: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_what_the_loop_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_without_a_key_or_its_extension_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     keyless = {**CHURN, "key": None}
     with pytest.raises(BadInput, match="there is no key, by which a canary gets its share"):
         training_loop("churn", **keyless, score={"rows": ROWS})

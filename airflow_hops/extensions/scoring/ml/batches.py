@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.captured.scored import SCORED
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 from airflow_hops.ml.readers import scan
@@ -268,7 +269,7 @@ class _Answer:
             "model": plan.model_name,
             "version": self.by.version,
             "signature": plan.signature,
-            "api": "batch",
+            "api": SCORED,
             "captured_at": plan.captured_at,
             "latency_ms": None,
         }

@@ -136,7 +136,7 @@ def _check_run(model_name: str, writes: bool, context: Any) -> None:
     """
     task = context["task"]
     try:
-        store = RuntimeHook(task.hops_conn_id).find_store(lambda root: task._has_used(root, context))
+        store = RuntimeHook(task.hops_conn_id).find_store(lambda root: task.has_used(root, context))
         if find_record(store, model_name) is None:
             raise skipped(context["ti"], f"no version of model {model_name!r} was deployed yet")
         write = task.dag.get_task("write") if writes else None

@@ -18,7 +18,6 @@ from campaigns import campaign
 from echo_models import write_function
 from server_process import ServerProcess, Start
 from sklearn import datasets
-from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.retraining.conditions import Drift
@@ -132,7 +131,7 @@ class Loop:
         rows = self.rows(window)[self.features]
         status, answer = server.call(f"/v1/models/{self.name}:predict", {"instances": rows.to_dict("records")})
         assert status == 200, str(answer)[:300]
-        wait_for(lambda: server.call("/v1/capture:flush", b"")[0] == 200, "the rows are captured", 60)
+        server.flush()
 
     def watch(self, way: str) -> tuple[Artifact, dict[str, Any]]:
         """Compares what was captured since the last time; returns the report also without places and times."""

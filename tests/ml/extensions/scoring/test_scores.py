@@ -425,7 +425,7 @@ def test_rows_are_captured_as_by_the_server(scoring: Scoring, start_server: Star
     ]
     status, answer = server.call("/v1/models/m:predict", {"instances": rows})
     assert status == 200, json.dumps(answer)[:300]
-    server.call("/v1/capture:flush", {})
+    server.flush()
     (asked,) = (tmp_path / "asked" / "m").glob("*.parquet")
     expected, ours = (
         pq.read_table(asked),
