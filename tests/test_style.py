@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 
@@ -135,3 +135,10 @@ def test_comments_begin_with_no_library_without_its_version() -> None:
         for match in pattern.finditer(path.read_text())
     }
     assert matches == set(), "expected '# Library 1.2: …', with the version that is pinned"
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these names where their folder is not a package."""
+    paths = [path for path in (REPOSITORY / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    names = Counter(((REPOSITORY / "tests" / "ml") in path.parents, path.name) for path in paths)
+    assert [name for (_, name), count in names.items() if count > 1] == []

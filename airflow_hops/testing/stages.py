@@ -32,7 +32,9 @@ class StageContract:
     @pytest.fixture
     def store(self, tmp_path: Path) -> ArtifactStore:
         """Returns an empty store; ``store.create`` makes the inputs."""
-        return ArtifactStore(str(tmp_path / "store"))
+        store = ArtifactStore(str(tmp_path / "store"))
+        store.make()
+        return store
 
     @pytest.fixture
     def params(self) -> Mapping[str, object]:

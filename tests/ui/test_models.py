@@ -111,7 +111,7 @@ def test_model_page_shows_the_serving_version(site: Site, open_page: OpenPage) -
 
 def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, open_page: OpenPage) -> None:
     newest = max(site.get(API)["deployed"])
-    result = site.get(f"{API}/versions/{newest}/evaluation")["report"]
+    result = site.get(f"{API}/versions/{newest}/evaluation")["evaluation"]["report"]
     page = open_page(PAGE)
     expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()  # above the rows
     page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()

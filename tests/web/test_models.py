@@ -132,7 +132,8 @@ def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipelin
     assert api.get(f"{PATH}/versions", "only:pages_training").json()["entries"][-1]["made_by"] is None
     decisions = api.get(PATH, "only:pages_training").json()["decisions"]
     assert decisions[-1]["by"] == NOBODY
-    api.refused(f"{PATH}/versions/1/evaluation", 404, "evaluated no version 1")
+    nothing = api.get(f"{PATH}/versions/1/evaluation").json()
+    assert (nothing["evaluation"], "evaluated no version 1" in nothing["missing"]) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -228,11 +229,12 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
     assert (decision["event"], decision["version"], decision["by"]["user"]) == ("promoted", champion, "admin")
     assert decision["why"].endswith("on purpose, without a comparison: the champion leaks")
     assert chosen not in {each["fingerprint"] for each in api.get(PATH).json()["candidates"]}
-    figures = api.get(f"{PATH}/versions/{champion}/evaluation").json()
+    figures = api.get(f"{PATH}/versions/{champion}/evaluation").json()["evaluation"]
     assert figures["artifact"]["run_id"] == evaluations[chosen]
     (listed, *_) = api.get("/api/dags/pages_training/models").json()["entries"]
     assert (listed["champion"]["version"], listed["metric"]["value"]) == (champion, 0.71)
-    assert api.get(f"{PATH}/versions/{champion}/evaluation", user="only:pages_training").status_code == 404
+    hidden = api.get(f"{PATH}/versions/{champion}/evaluation", user="only:pages_training").json()
+    assert (hidden["evaluation"], "No recent run" in hidden["missing"]) == (None, True)
     assert decide(api, "roll_back", to_version=former).json()["champion"] == former
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
@@ -28,10 +28,17 @@ class Evaluation(Model):
     report: EvaluationReport
 
 
+class VersionEvaluation(Model):
+    """The evaluation of a version, or why there is none."""
+
+    evaluation: Evaluation | None
+    missing: str | None = None
+
+
 @router.get("/evaluation", dependencies=[READS_ARTIFACTS])
 def get_version_evaluation(
     user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
-) -> Evaluation:
+) -> VersionEvaluation:
     """Returns the evaluation of a version by the run that made it; of one that a person put there, its newest one."""
     record = read_model_record(served.hook.store, served.name)
     known = record.served(version) or record.registered().get(version)
@@ -43,17 +50,21 @@ def get_version_evaluation(
         elif record.began(version) is None and fingerprint is not None:
             returned = judged(session, user, [served.model])[served.model]
         else:
-            raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
+            return _missing(f"which run made version {version} of model {served.name!r} is not known")
     evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
     if not evaluations and external_endpoint(record) is not None:
-        raise HTTPException(404, f"version {version} of model {served.name!r} was adopted, not evaluated here")
+        return _missing(f"version {version} of model {served.name!r} was adopted, not evaluated here")
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
         by = f"run {maker.run_id!r} of DAG {maker.dag_id!r}" if maker else "no recent run"
-        raise HTTPException(404, f"{by} evaluated {'no ' if maker else ''}version {version} of model {served.name!r}")
+        return _missing(f"{by} evaluated {'no ' if maker else ''}version {version} of model {served.name!r}")
     artifact = FoundArtifact.open(served.hook, evaluations[0].artifact)
-    return read_evaluation(artifact, returned_address(evaluations[0]))
+    return VersionEvaluation(evaluation=read_evaluation(artifact, returned_address(evaluations[0])))
+
+
+def _missing(why: str) -> VersionEvaluation:
+    return VersionEvaluation(evaluation=None, missing=why[0].upper() + why[1:])
 
 
 def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:

@@ -38,6 +38,7 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPods]
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", '{"conn_type": "kubernetes"}')
     monkeypatch.setattr(trigger.KubernetesHook, "core_v1_client", pods)
     monkeypatch.setattr(trigger, "_POLL_S", 0.1)
+    monkeypatch.setattr(trigger, "_ATTACH_S", 5.0)
     yield pods
     pods.end()
 

@@ -14,7 +14,7 @@ export function Compared({ dagId, detail, version }: { dagId: string; detail: Mo
   const evaluation = useEvaluation(dagId, detail.name, later);
   return (
     <QueryView query={evaluation}>
-      {(found) => <Figures evaluation={found} version={later} champion={Math.min(version, champion)} />}
+      {(found) => <Figures evaluation={found.evaluation} version={later} champion={Math.min(version, champion)} />}
     </QueryView>
   );
 }
@@ -30,21 +30,21 @@ export function ComparedCandidate({ detail, judged }: { detail: ModelDetail; jud
 }
 
 interface Props {
-  evaluation: Schemas["Evaluation"];
+  evaluation: Schemas["Evaluation"] | null;
   version: Evaluated;
   champion: number;
 }
 
-function Figures({ evaluation: { report }, version, champion }: Props) {
-  const split = splitsOf(report).find((each) => each.champion !== null);
-  return split && report.champion?.version === champion ? (
+function Figures({ evaluation, version, champion }: Props) {
+  const split = evaluation && splitsOf(evaluation.report).find((each) => each.champion !== null);
+  return split && evaluation.report.champion?.version === champion ? (
     <FiguresTable
       brief
       split={split}
       version={version}
       champion={champion}
-      metric={String(report.rule.metric)}
-      higher={directionsOf(report.rule)}
+      metric={String(evaluation.report.rule.metric)}
+      higher={directionsOf(evaluation.report.rule)}
     />
   ) : (
     <Text fontSize="sm" color="fg.muted">

@@ -92,5 +92,11 @@ function roleOf({ champion, challenger }: ModelDetail, version: number): string 
 
 function OfVersion({ dagId, model, version }: { dagId: string; model: string; version: number }) {
   const evaluation = useEvaluation(dagId, model, version);
-  return <QueryView query={evaluation}>{(found) => <EvaluationView evaluation={found} version={version} />}</QueryView>;
+  return (
+    <QueryView query={evaluation}>
+      {({ evaluation: found, missing }) =>
+        found ? <EvaluationView evaluation={found} version={version} /> : <Empty title={missing ?? ""} />
+      }
+    </QueryView>
+  );
 }
