@@ -7,12 +7,18 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pendulum
 import pyarrow.parquet as pq
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+from airflow.models import DagModel, DagRun
 from airflow.sdk import (
     DAG,
     Asset,
@@ -23,6 +29,8 @@ from airflow.sdk import (
     StartOfDayMapper,
 )
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import DagRunInfo, TimeRestriction
+from airflow.utils.session import create_session
 
 from airflow_hops import BadInput, Source, training_loop
 from airflow_hops.core.errors import ConnectionNotFound
@@ -172,7 +180,7 @@ class Run:
 
 
 DAY, NEXT = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
-BERLIN = CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin")
+BERLIN = CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1)
 MAPPED = PartitionedAssetTimetable(assets=Asset("a"), default_partition_mapper=StartOfDayMapper(timezone="Asia/Tokyo"))
 BY_ASSET = PartitionedAssetTimetable(assets=Asset("a"))
 
@@ -196,6 +204,38 @@ BY_ASSET = PartitionedAssetTimetable(assets=Asset("a"))
 def test_window_of_a_run(run: Any, schedule: Any, start: str, end: str, key: str | None) -> None:
     window = run_window(run, schedule, has_time=True)
     assert (window.start[:13], window.end[:13], window.key) == (start, end, key or run.partition_key)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *(DeltaDataIntervalTimetable(each) for each in (timedelta(days=1), timedelta(hours=7), timedelta(weeks=1))),
+        *(CronDataIntervalTimetable(each, timezone="Europe/Berlin") for each in ("@daily", "30 2 * * *", "0 * * * *")),
+        *(CronPartitionTimetable(each, timezone="Europe/Berlin", run_offset=-1) for each in ("0 0 * * *", "0 * * * *")),
+    ],
+    ids=lambda each: f"{type(each).__name__}-{getattr(each, 'expression', '') or each.delta}",
+)
+def test_windows_of_a_schedule_are_equal_or_apart(schedule: Any) -> None:
+    """However Airflow starts a run: by its schedule, by hand, or as a backfill from any moment on."""
+    dag: Any = DagSerialization.from_dict(DagSerialization.to_dict(DAG("windows", schedule=schedule)))
+    infos: list[Any] = []
+    for month in (3, 10):  # with a change of the clocks
+        first = pendulum.datetime(2026, month, 20, 5, 17, 3, 9)
+        limits, last = TimeRestriction(earliest=first, latest=None, catchup=True), first.add(days=20)
+        info = dag.timetable.next_dagrun_info_v2(last_dagrun_info=None, restriction=limits)
+        while info.run_after < last:
+            infos.append(info)
+            info = dag.timetable.next_dagrun_info_v2(last_dagrun_info=info, restriction=limits)
+        infos += dag.iter_dagrun_infos_between(first.add(hours=31), last)
+        if not dag.timetable.partitioned:  # whose runs by hand have a key, or no window
+            intervals = (dag.timetable.infer_manual_data_interval(run_after=first.add(hours=at)) for at in (0, 40, 207))
+            infos += (DagRunInfo.interval(*interval) for interval in intervals)
+    windows = [
+        run_window(Run(info.partition_key, *(info.data_interval or ())), schedule, has_time=True) for info in infos
+    ]
+    ordered = sorted({(datetime.fromisoformat(window.start), datetime.fromisoformat(window.end)) for window in windows})
+    assert all(one[1] <= other[0] for one, other in pairwise(ordered))
+    assert len(ordered) < len(infos), "some are the same"
 
 
 def test_run_without_a_window_takes_all_rows_or_is_refused() -> None:
@@ -260,8 +300,8 @@ def test_windows_are_scored_once_and_kept_apart(
     table = "(customer text, at int8, probability float8, version int8, hops_batch text, hops_folder text)"
     postgres.execute(f"CREATE TABLE scores {table}")
 
-    def run(dag_id: str, day: int = 1) -> dict[str, str]:
-        when = datetime(2026, 11, day + 1, tzinfo=UTC)
+    def run(dag_id: str, day: int = 1, hour: int = 0) -> dict[str, str]:
+        when = datetime(2026, 11, day + 1, hour, hour, tzinfo=UTC)
         made = run_dag(dag_id, {}, "tests/extensions/scoring/dags", logical_date=when)
         return {each.task_id: str(each.state) for each in made.get_task_instances()}
 
@@ -286,8 +326,9 @@ def test_windows_are_scored_once_and_kept_apart(
     assert {row[3] for row in result[first]} == {1} and all(0 <= row[2] <= 1 for row in result[first])
     assert len(captured()) == 120
 
-    # The window again: nothing changes, and the next one leaves it as it is.
-    assert set(run("nightly_scoring").values()) == {"success"}
+    # The window again, also by hand at 15:15: nothing changes, and the next one leaves it as it is.
+    for hour in (0, 15):
+        assert set(run("nightly_scoring", 1, hour).values()) == {"success"}
     assert written() == result and len(captured()) == 120
     assert set(run("nightly_scoring", 2).values()) == {"success"}
     assert {batch: len(rows) for batch, rows in written().items()} == {first: 120, second: 30}
@@ -298,10 +339,25 @@ def test_windows_are_scored_once_and_kept_apart(
     assert set(run("nightly_scoring").values()) == {"success"}
     assert first not in written() and len(captured()) == 30
 
-    # Another DAG that scores the window into the same table is refused before it reads anything.
+    # Other DAGs that score the window, or half of it, into the same table are refused before they read anything.
     rows = written()
-    assert run("other_scoring", 2) == {
-        "ingest": "failed", "prepare": "upstream_failed", "score": "upstream_failed", "write": "upstream_failed",
-    }  # fmt: skip
-    assert written() == rows
-    assert len(captured()) == 30
+    for dag_id, hour in (("other_scoring", 0), ("noon_scoring", 12)):
+        assert run(dag_id, 2, hour) == {
+            "ingest": "failed", "prepare": "upstream_failed", "score": "upstream_failed", "write": "upstream_failed",
+        }, dag_id  # fmt: skip
+        assert written() == rows
+        assert len(captured()) == 30
+
+    # Airflow starts the next team's DAG once for each window, with it as its partition.
+    with create_session() as session:
+        scheduler = SchedulerJobRunner(Job())
+        scheduler._create_dagruns_for_partitioned_asset_dags(session)
+        scheduler._create_dag_runs([session.get_one(DagModel, "nightly_partitions")], session)
+        made = {name: DagRun.find(dag_id=name, session=session) for name in ("nightly_report", "nightly_partitions")}
+        assert {run_window(each, BY_ASSET, has_time=True).key for each in made["nightly_report"]} == {first, second}
+        (by_time,) = made["nightly_partitions"]
+        window = run_window(by_time, BERLIN, has_time=True)
+        zone = ZoneInfo("Europe/Berlin")
+        today = by_time.run_after.astimezone(zone).replace(tzinfo=None)
+        local = [datetime.fromisoformat(each).astimezone(zone) for each in (window.start, window.end)]
+        assert [each.replace(tzinfo=None) for each in local] == [today - timedelta(days=1), today], "it is over"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,6 +18,8 @@ from airflow_hops.core.models.model_record import find_record
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
+from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.scoring.operators.run_windows import RunWindow, run_window, silent_after
 from airflow_hops.extensions.scoring.operators.score import ScoreOperator
 from airflow_hops.operators.base import airflow_error, arguments_of, skipped
@@ -32,6 +34,7 @@ CONN_ID = "hops_batch"
 """Connection of the loop's tasks: unless it is configured, ``hops_default`` with the kind ``batch``."""
 _TASKS = {"ingest": IngestOperator, "prepare": PrepareOperator, "score": ScoreOperator}
 _OF_LABELS = ("label", "newest", "eval_percent", "problem", "classes", "weight", "more_labels")
+_LOCK_S = 300.0
 _WINDOW = "{{ run_window(dag_run).%s }}"
 
 
@@ -84,7 +87,8 @@ def scoring_dag(
     window_of = partial(run_window, schedule=schedule, has_time=has_time)
     asset = asset or Asset(f"{model_name}_scored")
     begin: dict[str, Any] = {"window_start": _WINDOW % "start", "window_end": _WINDOW % "end"}
-    begin["pre_execute"] = partial(_check_run, model_name, to is not None)
+    writer = None if to is None else (write or {}).get("task_id", "write")
+    begin["pre_execute"] = partial(_check_run, model_name, writer, window_of, has_time)
     end = {"outlets": [asset], "post_execute": partial(_announce, asset, window_of)}
     macros = {**(dag.pop("user_defined_macros", None) or {}), "run_window": window_of}
     settings = {"dag_id": f"{model_name}_scoring", "max_active_runs": 1, "catchup": False, "tags": ["hops"]}
@@ -127,38 +131,66 @@ def _tables(sources: Any, rows: Any, table: str | None) -> dict[str, Any]:
     return {**sources, **rows}
 
 
-def _check_run(model_name: str, writes: bool, context: Any) -> None:
-    """Checks a run before it reads anything.
+def _check_run(
+    model_name: str, writer: str | None, window_of: Callable[[Any], RunWindow], has_time: bool, context: Any
+) -> None:
+    """Checks a run before it reads anything; ``writer`` is the task that writes the table, if any.
 
     Raises:
         AirflowSkipException: no version of the model was ever deployed.
-        AirflowFailException: another DAG writes the window to the table.
+        AirflowFailException: rows of the window are, or will be, in the table or captured from another window or DAG.
     """
     task = context["task"]
     try:
         store = RuntimeHook(task.hops_conn_id).find_store(lambda root: task.has_used(root, context))
         if find_record(store, model_name) is None:
             raise skipped(context["ti"], f"no version of model {model_name!r} was deployed yet")
-        write = task.dag.get_task("write") if writes else None
+        window = window_of(context["dag_run"])
+        bounds = (window.start, window.end) if has_time else ("", "")
+        if has_time and window.start == window.end:
+            return  # IngestOperator refuses it
+        write = task.dag.get_task(writer) if writer is not None else None
         table, batch = task.render_template([write.table, write.batch], context) if write is not None else ("", "")
         if batch:
-            _claim(store, table, batch, f"{task.dag_id}.write")
+            uri = str(table["uri"] if isinstance(table, Mapping) else table)
+            _claim(store, f"table {uri!r}", batch, bounds, f"{task.dag_id}.{writer}")
+        if window.key:
+            _claim(store, f"captured rows of {task.dag_id!r}", window.key, bounds, task.dag_id)
     except HopsError as error:
         raise airflow_error(error) from error
 
 
-def _claim(store: ArtifactStore, table: Any, batch: str, task: str) -> None:
-    """Records the one task that writes a window to a table. Raises BadInput if it is another one."""
-    uri = str(table["uri"] if isinstance(table, Mapping) else table)
-    file = store.internal("_state", "scored_tables", hashlib.sha256(f"{uri}\n{batch}".encode()).hexdigest()) + ".json"
-    try:
-        store.create_text(file, json.dumps({"task": task, "table": uri, "batch": batch}))
-    except FileExistsError:
-        if (other := store.read_json(file)["task"]) != task:
-            raise BadInput(
-                f"table {uri!r}: the window {batch!r} is written by {other}, so that {task} would replace its rows; "
-                f"write to another table, or remove {file} if this DAG takes the place of that one"
-            ) from None
+def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], task: str) -> None:
+    """Records a window, and the one task that writes it to a place.
+
+    Raises:
+        BadInput: another task writes it, or another window with some of its rows was written.
+    """
+    folder = store.internal("_state", "scored_windows", _digest(place))
+    start, end = (as_utc(bound).strftime("%Y%m%dT%H%M%S%f") if bound else "" for bound in bounds)
+    own = f"{start}_{end}_{_digest(batch)}.json"
+    with exclusive(store, f"{folder}.lock", place, _LOCK_S):
+        for file in (f"{folder}/{name}" for name in store.names(folder)):
+            first, last, digest = file.rpartition("/")[2].removesuffix(".json").split("_")
+            is_same = digest == _digest(batch)
+            if not (is_same or (first < end and start < last)):
+                continue
+            other = store.read_json(file)
+            if not is_same:
+                raise BadInput(
+                    f"{place}: the window {batch!r} overlaps {other['batch']!r}, which {other['task']} writes, so that "
+                    f"common rows would be there twice; run the DAG for that window, or remove its rows and {file}"
+                )
+            if other["task"] != task:
+                raise BadInput(
+                    f"{place}: the window {batch!r} is written by {other['task']}, so that {task} would replace its "
+                    f"rows; write to another table, or remove {file} if this DAG takes the place of that one"
+                )
+        store.write_text(f"{folder}/{own}", json.dumps({"task": task, "place": place, "batch": batch}))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _announce(asset: Asset, window_of: Callable[[Any], RunWindow], context: Any, result: Any = None) -> None:

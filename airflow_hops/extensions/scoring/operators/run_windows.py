@@ -41,11 +41,12 @@ class RunWindow:
 
 
 def run_window(dag_run: Any, schedule: Any, *, has_time: bool) -> RunWindow:
-    """Returns the window of a run.
+    """Returns the window of a run. Those of one schedule are equal or have no rows in common.
 
     Args:
         dag_run: The run, as in the context of a task.
-        schedule: Timetable of the DAG: the keys of a ``CronPartitionTimetable`` end with its next one.
+        schedule: Timetable of the DAG: the keys of a ``CronPartitionTimetable`` end with its next one, and the windows
+            of a ``timedelta`` begin at its multiples since 1970, UTC, where Airflow rounds scheduled runs to, too.
         has_time: Whether rows are selected by a time: if not, a run without an interval takes all of them.
 
     Raises:
@@ -61,6 +62,10 @@ def run_window(dag_run: Any, schedule: Any, *, has_time: bool) -> RunWindow:
         )
     if None in bounds or (bounds[0] == bounds[1] and not has_time):
         return RunWindow()
+    delta = getattr(schedule, "delta", None)
+    if isinstance(delta, timedelta) and bounds[1] - bounds[0] == delta:  # ends now, if triggered by hand
+        first = datetime.fromtimestamp(bounds[0].timestamp() // delta.total_seconds() * delta.total_seconds(), UTC)
+        bounds = first, first + delta
     start, end = (bound.isoformat() for bound in bounds)
     return RunWindow(start, end, partition_key((start, end)))
 

@@ -1,14 +1,24 @@
-"""A loop without a server: customers are scored each day into a table; another DAG would score them into the same."""
+"""A loop without a server: customers are scored each day into a table; others would score them into the same."""
 
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable
 
 from airflow_hops import RetrainingPolicy, Source, training_loop
 from airflow_hops.extensions.tables import Table
 
 FOLDER = Path(os.environ["AIRFLOW_HOME"], "nightly")
+LOOPS: dict[str, dict[str, Any]] = {
+    "nightly": {"schedule": timedelta(days=1), "write": {"task_id": "hand_over"}},
+    "other": {},
+    "noon": {"schedule": "0 12 * * *"},
+}
 
 dags = [
     training_loop(
@@ -25,8 +35,17 @@ dags = [
             "to": Table(conn_id="warehouse", name="scores"),
             "score": {"batch_rows": 50},
             "dag_id": f"{name}_scoring",
+            **others,
         },
         dag_id=f"{name}_training",
     )
-    for name in ("nightly", "other")
+    for name, others in LOOPS.items()
 ]
+
+RUNS: dict[str, Any] = {"catchup": False, "is_paused_upon_creation": False}
+with DAG("nightly_report", schedule=PartitionedAssetTimetable(assets=Asset("nightly_scored")), **RUNS):
+    EmptyOperator(task_id="report")
+
+DAILY = CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1)
+with DAG("nightly_partitions", schedule=DAILY, start_date=datetime(2026, 1, 1), **RUNS):
+    EmptyOperator(task_id="report")
