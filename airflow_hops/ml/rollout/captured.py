@@ -22,6 +22,9 @@ from airflow_hops.ml.rollout.late_labels import as_feedback
 from airflow_hops.ml.rollout.predictions import Answers, compare_predictions
 from airflow_hops.ml.step.context import StepContext
 
+Labelled = tuple[dict[str, LabelledAnswers], dict[str, LabelledAnswers], str]
+"""Labelled rows of the canary and of the stable version, by output, and a note on the labels."""
+
 
 @dataclass(frozen=True)
 class ServedPair:
@@ -43,9 +46,17 @@ class ServedPair:
     labels: PerformanceOptions | None = None
 
     def compare(
-        self, context: StepContext, server: ModelServer, model_name: str, significance: float
+        self,
+        context: StepContext,
+        server: ModelServer,
+        model_name: str,
+        significance: float,
+        labelled: Labelled | None = None,
     ) -> list[CanaryFinding]:
-        """Compares the predictions of this step, and the losses on labelled rows of all steps."""
+        """Compares the predictions of this step, and the losses on labelled rows of all steps.
+
+        ``labelled`` are these rows, if they were read already.
+        """
         unjudged = self.limits.unjudged_predictions
         requests = CapturedRequests.of(context.spec.services, context.store, model_name)
         if requests is None:
@@ -62,10 +73,10 @@ class ServedPair:
                 )
                 for name, values in sorted(ours.outputs.items())
             ] or [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
-        return findings + self.compare_labels(context, model_name, significance)
+        return findings + self.compare_labels(labelled or self.labelled(context, model_name), significance)
 
-    def compare_labels(self, context: StepContext, model_name: str, significance: float) -> list[CanaryFinding]:
-        """Compares the losses on labelled rows of all steps."""
+    def labelled(self, context: StepContext, model_name: str) -> Labelled:
+        """Reads the labelled rows of all steps."""
         requests = CapturedRequests.of(context.spec.services, context.store, model_name)
         assert requests is not None
         changes = [datetime.fromisoformat(change) for change in self.changes]
@@ -86,6 +97,11 @@ class ServedPair:
                 read_labelled(each, feedback, trained.label, trained.classes, self._common_classes, further, changes)
                 for each, trained in zip(self._captured(requests, self.canary.since, ids), self._trained, strict=True)
             )
+        return ours, theirs, note
+
+    def compare_labels(self, labelled: Labelled, significance: float) -> list[CanaryFinding]:
+        """Compares the losses on labelled rows of all steps."""
+        ours, theirs, note = labelled
         names = sorted(ours.keys() | theirs.keys())
         share = significance / max(1, len(names))
         findings = [

@@ -27,6 +27,7 @@ from airflow_hops.core.rollout.decision import RolloutDecision
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.extensions.scoring.ml.batches import canary_side
 from airflow_hops.ml.rollout import canary as rollouts
+from airflow_hops.ml.rollout import late_labels
 from tests.ml.world import World
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -72,6 +73,9 @@ class Nights:
         for module in (progress, rollouts):
             patch.setattr(module, "now", self.now)
             patch.setattr(module, "seconds_since", self.seconds_since)
+        self.reads: list[object] = []
+        read = late_labels.read_labels
+        patch.setattr(late_labels, "read_labels", lambda *given: self.reads.append(given) or read(*given))
         for name in ("enforce", "settle"):
             patch.setattr(rollouts, name, lambda *_: None)
         canary = replace(ServedVersion.of(MODEL, CANARY, "", 20), fingerprint=self.fingerprint)
@@ -163,7 +167,9 @@ class Nights:
             self.score(challenger.traffic_percent)
             context = self.world.context(services=services)
             rules = Limits(**{"wait_for_labels": True, **limits})
+            self.reads.clear()
             outcome = rollouts.CanaryRollout(context, server, "m", CANARY, plan, rules, labels).poll()
+            assert len(self.reads) <= 1, "of their source, in one poll"
             if isinstance(outcome, RolloutDecision):
                 return outcome
         raise BadInput(f"{self.point}: undecided")
