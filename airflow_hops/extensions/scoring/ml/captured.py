@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.capture_layout import folder_name, time_of
+from airflow_hops.core.capture_layout import folder_name
 from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
@@ -76,15 +77,18 @@ class ScoredWindow:
         place = capture_path(services)
         with exclusive(self.store, f"{self._counts}.lock", f"the scores of {self.model_name!r}", _LOCK_S):
             challenger = read_record(self.store, self.model_name).challenger
-            since = None if challenger is None else datetime.fromisoformat(challenger.since)
+            canary = None if challenger is None else challenger.since
+            recorded = dict(_windows(self.store, self.model_name))
+            counted = recorded.get(f"{self.id}.json", {}).get("canary")
             if place is not None:
                 captured = open_files(place, storage_options_of(services, place, self.store))
-                self._publish(captured, files, shadow, since)
-            if since is not None:
-                value = {"at": captured_at.isoformat(), "versions": {str(name): each for name, each in counts.items()}}
+                self._publish(captured, files, shadow, may_stay=canary in (None, counted))
+            if canary is not None:
+                versions = {str(name): each for name, each in counts.items()}
+                value = {"at": captured_at.isoformat(), "canary": canary, "versions": versions}
                 self.store.write_text(f"{self._counts}/{self.id}.json", json.dumps(value))
-            for name, moment, _ in _windows(self.store, self.model_name):
-                if since is None or moment < since:
+            for name in (name for name, value in recorded.items() if value.get("canary") != canary):
+                if canary is None or name != f"{self.id}.json":
                     self.store.remove_text(f"{self._counts}/{name}")
 
     def _publish(
@@ -92,19 +96,21 @@ class ScoredWindow:
         captured: CapturedFiles,
         files: Mapping[int, Mapping[Path, str]],
         shadow: int | None,
-        since: datetime | None,
+        *,
+        may_stay: bool,
     ) -> None:
-        """Publishes the files that are not there, or older than the canary, whose rollout reads them by time."""
+        """Publishes the files that are not there, and removes the window's others.
+
+        A rollout reads rows by the time of their file: those of a window that was not scored since the canary began may
+        not stay, but appear again.
+        """
         folder = folder_name(self.model_name)
         wanted = {}
         for version, digests in files.items():
             for number, (path, digest) in enumerate(digests.items()):
                 wanted[f"{self.id}-v{version}-{'shadow-' * (version == shadow)}{number}-{digest}.parquet"] = path
         own = {name: name.partition("-")[2] for name in captured.sizes(folder) if f"Z-{self.id}-v" in name}
-        stay = {
-            name for name, tail in own.items()
-            if tail in wanted and (since is None or (time_of(name) or since) >= since)
-        }  # fmt: skip
+        stay = {name for name, tail in own.items() if may_stay and tail in wanted}
         present = {own[name] for name in stay}
         for tail, path in wanted.items():
             if tail not in present:
@@ -120,21 +126,21 @@ class ScoredWindow:
 def scored_rows(store: ArtifactStore, model_name: str, since: str) -> dict[int, dict[str, int]]:
     """Returns the rows that each version scored since a time, and those on which it failed: ``rows``, ``failed``."""
     totals: dict[int, dict[str, int]] = {}
-    for _, moment, counts in _windows(store, model_name):
-        for version, figures in counts.items() if moment >= datetime.fromisoformat(since) else ():
+    for _, value in _windows(store, model_name):
+        is_since = datetime.fromisoformat(value["at"]) >= datetime.fromisoformat(since)
+        for version, figures in value["versions"].items() if is_since else ():
             total = totals.setdefault(int(version), {"rows": 0, "failed": 0})
             for name in total:
                 total[name] += figures[name]
     return totals
 
 
-def _windows(store: ArtifactStore, model_name: str) -> Iterator[tuple[str, datetime, Mapping[str, Mapping[str, int]]]]:
-    """Yields name and time of each file of counts, and the counts by version."""
+def _windows(store: ArtifactStore, model_name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields name and content of each file of counts: ``at``, ``canary``, its start, and ``versions``."""
     folder = _counts_of(store, model_name)
     for name in store.names(folder):
         if name.endswith(".json"):
-            value = store.read_json(f"{folder}/{name}")
-            yield name, datetime.fromisoformat(value["at"]), value["versions"]
+            yield name, store.read_json(f"{folder}/{name}")
 
 
 def _counts_of(store: ArtifactStore, model_name: str) -> str:

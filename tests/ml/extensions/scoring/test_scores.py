@@ -267,9 +267,13 @@ def test_unchanged_rows_are_published_again_for_a_new_canary(scoring: Scoring) -
     scoring.score(scoring.examples())
     former = scoring.captured()["captured_at"].max()
     since = now()
-    scoring.serve(champion, canary, 30, since)
-    for _ in range(2):
-        scoring.score(scoring.examples(), shadow=True)
+    names = []
+    for begin in (since, "2999-01-01T00:00:00.000+00:00", since):  # by the clock of another machine, too
+        scoring.serve(champion, canary, 30, begin)
+        for _ in range(2):
+            scoring.score(scoring.examples(), shadow=True)
+            names.append(sorted(path.name for path in scoring.folder.glob("m/*.parquet")))
+    assert names[::2] == names[1::2] and not {*names[0]} & {*names[2]} and not {*names[2]} & {*names[4]}
     captured = scoring.captured()
     assert len(captured) == 2 * ROWS and captured["captured_at"].min() > former
     assert scored_rows(scoring.world.store, "m", since) == {v: {"rows": ROWS, "failed": 0} for v in (1, 2)}
