@@ -21,6 +21,13 @@ def is_scored(table: pa.Table) -> Any:
     return pc.fill_null(pc.equal(table["api"].cast(pa.string()), SCORED), False)
 
 
+def as_key(column: Any) -> Any:
+    """Returns a column of a key as it is compared: times as seconds since the epoch, and integers as texts."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+
+
 def split_ids(ids: Any) -> tuple[Any, Any]:
     """Returns the keys of scored rows, and the ends of their windows; null if a run takes the window's place."""
     parts = pc.extract_regex(ids.cast(pa.string()), r"(?s)^(?P<key>.*)@(?P<window>[^@]*)$")

@@ -18,6 +18,7 @@ from airflow_hops.core.performance import REQUEST_KEYS, LabelCounts, Performance
 from airflow_hops.core.sources.sources import row_source
 from airflow_hops.ml.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.scored import as_key, split_ids
 from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.ingest.window import OUTSIDE_WINDOW
 from airflow_hops.ml.metrics.metrics import Array
@@ -233,11 +234,7 @@ def key_of(columns: Sequence[object], where: str) -> Any:
         BadInput: a column is not of integers, strings or times.
     """
     parts = []
-    for column in map(plain, columns):
-        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-            column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
-        if pa.types.is_integer(column.type):
-            column = column.cast(pa.string())
+    for column in (as_key(plain(each)) for each in columns):
         if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
             raise BadInput(f"{where}: a key is of the type {column.type}; expected integers, strings or times")
         text = column.cast(pa.binary())
@@ -262,6 +259,10 @@ def check_key_types(table: pa.Table, requests: CapturedRequests, keys: Sequence[
     for name in keys:
         column = name if name in REQUEST_KEYS else f"input.{name}"
         types = table.schema.field(name).type, *(schema.field(column).type for _ in [1] if column in schema.names)
+        if len(types) == 1 and names and _kind(types[0]) == "time":  # a scored key, which is an integer as a time
+            keys_of = split_ids(requests.table(names[-1], ["request_id"])["request_id"])[0]
+            is_time = pc.all(pc.match_substring_regex(keys_of, r"^-?\d+$")).as_py()
+            types = types[0], pa.int64() if is_time else pa.string()
         kinds = {_kind(each) for each in types}
         if len(types) == 2 and (None in kinds or kinds == {"text", "time"}):
             raise BadInput(

@@ -169,6 +169,10 @@ def test_integer_keys_agree_with_ids_and_runs_count_by_their_time(scored: Scored
             {"input.customer": ["a"]}, {"customer": pa.array([0], pa.timestamp("s"))}, {},
             "key 'customer' is timestamp.* among the labels, and string in 2023.*parquet of the captured",
         ),
+        (
+            {}, {"customer": pa.array([0], pa.timestamp("s"))}, {},
+            "key 'customer' is timestamp.* among the labels, and string in 2023.*parquet of the captured",
+        ),
         ({"api": ["REST"]}, {}, {}, "no captured row can be measured: 1 have no column 'input.customer'"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.captured.scored import SCORED
+from airflow_hops.ml.captured.scored import SCORED, as_key
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 from airflow_hops.ml.readers import scan
@@ -345,7 +345,7 @@ def _texts(key: str, batch: pa.RecordBatch, where: str) -> pa.Array:
     """Returns the keys of a batch as texts. Raises BadInput if they have none."""
     column = batch.column(batch.schema.get_field_index(key))
     try:
-        return column.cast(pa.string())
+        return as_key(column).cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise BadInput(
             f"{where}: column {key!r}, the key, is {column.type}, which does not become text ({error}); make it an "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import tensorflow as tf
 from echo_models import write_function
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.scoring.ml.batches import SignatureModel
+from airflow_hops.extensions.scoring.ml.batches import SignatureModel, _ids, _texts
+from airflow_hops.ml.captured.scored import split_ids
+from airflow_hops.ml.performance.labels import key_of
 
 
 def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
@@ -22,6 +25,24 @@ def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureMo
 
 def answer(model: SignatureModel, batch: pa.RecordBatch) -> dict[str, Any]:
     return model.answer(model.arrays(batch, "file"), batch.num_rows, "file")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([1, -2], pa.int32()), pa.array(["a@b", "1"]), pa.array([b"x", b"1"]),
+        pa.array(["a", "b"]).dictionary_encode(),
+        *(pa.array([10**9, -1], pa.timestamp(*unit)) for unit in (("s", "UTC"), ("ms",), ("ns", "Asia/Tokyo"))),
+        pa.array([20_000, -1], pa.date32()),
+    ],
+    ids=lambda keys: str(keys.type),
+)  # fmt: skip
+def test_labels_find_scored_rows_by_keys_of_any_type(keys: Any) -> None:
+    """Those in the IDs of scored rows are the same as in a column of the same type beside the labels."""
+    plan: Any = SimpleNamespace(window="2026-11-01")
+    texts = _texts("key", pa.RecordBatch.from_arrays([keys], ["key"]), "file")
+    scored = split_ids(pa.chunked_array([_ids(plan, texts, 2, "", 0)]))[0]
+    assert key_of([scored], "rows").to_pylist() == key_of([keys], "labels").to_pylist()
 
 
 @pytest.mark.parametrize("width", [2, None])
