@@ -319,6 +319,11 @@ def test_windows_are_scored_once_and_kept_apart(
     write_rows(folder, "today.csv", columns, [*rows_of(1, 120), *rows_of(2, 30, 500)])
     assert set(run("nightly_scoring").values()) == {"skipped"}, "there is no version yet"
     assert set(run("nightly_training").values()) == {"success"}
+    for column in ("probability", "hops_folder", "at"):
+        postgres.execute(f"ALTER TABLE scores RENAME {column} TO other")
+        assert set(run("nightly_scoring").values()) == {"failed", "upstream_failed"}
+        postgres.execute(f"ALTER TABLE scores RENAME other TO {column}")
+        assert not list((folder.parent / "hops" / "_serving").glob("captured/**/*.parquet")), "nothing was scored"
     assert set(run("nightly_scoring").values()) == {"success"}
     first, second = (f"2026-11-0{day}T00:00:00|2026-11-0{day + 1}T00:00:00" for day in (1, 2))
     result = written()

@@ -12,6 +12,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import OUTPUTS
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.extensions import LOOPS, extensions
 from airflow_hops.core.models.model_record import find_record
@@ -138,22 +140,29 @@ def _check_run(
 
     Raises:
         AirflowSkipException: no version of the model was ever deployed.
-        AirflowFailException: rows of the window are, or will be, in the table or captured from another window or DAG.
+        AirflowFailException: the table lacks columns, or rows of the window are, or will be, in the table or captured
+            from another window or DAG.
     """
     task = context["task"]
     try:
         store = RuntimeHook(task.hops_conn_id).find_store(lambda root: task.has_used(root, context))
-        if find_record(store, model_name) is None:
+        record = find_record(store, model_name)
+        if record is None:
             raise skipped(context["ti"], f"no version of model {model_name!r} was deployed yet")
         window = window_of(context["dag_run"])
-        bounds = (window.start, window.end) if has_time else ("", "")
         if has_time and window.start == window.end:
             return  # IngestOperator refuses it
-        write = task.dag.get_task(writer) if writer is not None else None
-        table, batch = task.render_template([write.table, write.batch], context) if write is not None else ("", "")
-        if batch:
-            uri = str(table["uri"] if isinstance(table, Mapping) else table)
-            _claim(store, f"table {uri!r}", batch, bounds, f"{task.dag_id}.{writer}")
+        bounds = (window.start, window.end) if has_time else ("", "")
+        if writer is not None:
+            write = task.dag.get_task(writer)
+            scored = write.rows.operator
+            table, batch, columns = task.render_template([write.table, write.batch, scored.columns], context)
+            problem = ModelProperties.of(record.champion.model).problem if record.champion else None
+            outputs = [OUTPUTS[problem]] if problem in OUTPUTS and scored.signature == "serving_default" else []
+            write.check_table(table, [*(columns or ()), *outputs, "version"])
+            if batch:
+                uri = str(table["uri"] if isinstance(table, Mapping) else table)
+                _claim(store, f"table {uri!r}", batch, bounds, f"{task.dag_id}.{writer}")
         if window.key:
             _claim(store, f"captured rows of {task.dag_id!r}", window.key, bounds, task.dag_id)
     except HopsError as error:

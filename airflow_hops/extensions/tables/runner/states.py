@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,6 +113,15 @@ def fetch(fields: Mapping[str, Any], spec: StepSpec, store: ArtifactStore) -> It
     with query.fetched(source, spec, store, hook) as artifact:
         rows = {**options.get("rows", {}), source.sql: artifact.to_dict()}
         yield {conn_id: {**options, "store": store.root, "store_options": dict(store.storage_options), "rows": rows}}
+
+
+def check_table(table: Table, columns: Sequence[str]) -> None:
+    """Checks the columns of a database's table, as :meth:`WriteTableOperator.check_table`."""
+    hook = _query_module().hook_of(required_connection("conn_id", str(table.conn_id))[0])
+    from airflow_hops.extensions.tables.runner.write import opened_table
+
+    with opened_table(table, hook) as (session, _):
+        session.columns(columns, are_all=False)
 
 
 def _query_module() -> Any:

@@ -62,14 +62,8 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
     schema = _schema([path for _, path in files], where)
     lock = store.internal("_state", "table_writes", hashlib.sha256(table.uri.encode()).hexdigest())
     # Two tries of a task would both delete the old rows before either has written its own.
-    with (
-        store.files.lock(lock),
-        connected(hook, where) as opened,
-        failing(where),
-        _transaction(hook, opened) as connection,
-    ):
-        session = _Session(hook, connection, server_of(opened), table)
-        columns = session.columns(schema)
+    with store.files.lock(lock), opened_table(table, hook) as (session, connection):
+        columns = session.columns(schema.names)
         for field in schema:
             if getattr(field.type, "tz", None) and session.server.utc is None:
                 raise BadInput(
@@ -88,6 +82,14 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
     log.info("%d rows in table %s, batch %s", count, table.uri, batch)
     types = {field.name: str(field.type) for field in schema} | {BATCH: "string", FOLDER: "string"}
     return {"columns": types, "rows": count}
+
+
+@contextmanager
+def opened_table(table: Table, hook: Any) -> Iterator[tuple[_Session, Any]]:
+    """Yields a table and the connection, in a transaction that ends without a change unless it is committed."""
+    where = f"table {table.uri!r}"
+    with connected(hook, where) as opened, failing(where), _transaction(hook, opened) as connection:
+        yield _Session(hook, connection, server_of(opened), table), connection
 
 
 @contextmanager
@@ -192,22 +194,26 @@ class _Session:
                         )
         return self._statement(f"{verb} {same}"), (batch,)
 
-    def columns(self, schema: pa.Schema) -> dict[str, str]:
-        """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones."""
+    def columns(self, names: Sequence[str], *, are_all: bool = True) -> dict[str, str]:
+        """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones.
+
+        Raises:
+            BadInput: the table is missing or lacks a column; or it has another one, and the names are of all.
+        """
+        wanted = [*names, BATCH, FOLDER]
         with closing(self._connection.cursor()) as cursor:
             try:
                 with failing(self._where):
                     cursor.execute(f"SELECT * FROM {self._table} WHERE 1 = 0")
             except BadInput as error:
-                names = ", ".join([*schema.names, BATCH, FOLDER])
-                raise error.with_text(f"{error}; if the table is missing, create it with the columns {names}") from None
+                text = f"{error}; if the table is missing, create it with the columns {', '.join(wanted)}"
+                raise error.with_text(text) from None
             cursor.fetchall()
             known = {str(each[0]): str(each[0]) for each in cursor.description}
-        wanted = [*schema.names, BATCH, FOLDER]
         folded = {name.casefold(): name for name in known if name not in wanted}
         columns = {name: known.get(name) or folded.get(name.casefold()) for name in wanted}
         alone = [("rows", name) for name, column in columns.items() if column is None]
-        alone += [("table", name) for name in known if name not in columns.values() and schema.names]
+        alone += [("table", name) for name in known if name not in columns.values() and names and are_all]
         for place, name in alone:
             raise BadInput(
                 f"{self._where}: column {name!r} is in the {place} alone; create the table with the columns "
