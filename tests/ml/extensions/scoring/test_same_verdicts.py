@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from campaigns import campaign
@@ -20,11 +21,13 @@ from server_process import ServerProcess, Start
 from sklearn import datasets
 
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.performance import PerformanceReport
 from airflow_hops.core.retraining.conditions import Drift
 from airflow_hops.core.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.extensions.scoring.ml import stage as score
+from airflow_hops.ml.performance import stage as performance
 from airflow_hops.ml.skew import stage as skew
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from tests.ml.world import Flights, World
@@ -61,7 +64,7 @@ TABLES: dict[str, tuple[str, Callable[[], pd.DataFrame]]] = {
     "codes": ("binary", lambda: bundled("breast_cancer", 4, code=lambda t: t["worst_concavity"].map("c{:.1f}".format))),
     "holes": ("binary", lambda: bundled("breast_cancer", 5, worst_area=lambda t: t.iloc[:, 0].where(t.index % 7 > 0))),
 }
-"""Tables by name, with the kind of the problem; ``flights`` comes from a fixture, and its labels come late."""
+"""Tables by name, with the kind of the problem; ``flights`` comes from a fixture."""
 
 
 @dataclass
@@ -118,7 +121,7 @@ class Loop:
         number = next(name for name in self.features if rows[name].dtype.kind == "f" and rows[name].std() > 0)
         if DRIFT <= window < BACK:
             rows[number] += 2 * self.table[number].std()
-        return rows.assign(id=[f"k{row}" for row in range(count)])
+        return rows.assign(id=[f"k{window}-{row}" for row in range(count)])
 
     def score(self, window: int) -> None:
         days = [f"2026-11-{window + day:02}T00:00:00+00:00" for day in (1, 2)]
@@ -140,6 +143,28 @@ class Loop:
         artifact = self.world.run(skew, services=services, task_id=f"{way}-{self.name}", **options)
         report = self.world.read(artifact, "report.json")
         return artifact, {name: value for name, value in report.items() if not name.startswith("captured_")}
+
+    def labels(self, windows: int) -> pd.DataFrame:
+        """Returns the labels that have come since the first window: some after one or three more, a tenth never."""
+        tables = []
+        for window in range(windows):
+            rows, random = self.rows(window), np.random.default_rng([7, window])
+            delay = random.choice([0, 1, 3, 99], ROWS, p=[0.3, 0.3, 0.3, 0.1])
+            at = datetime(2026, 11, window + 2, tzinfo=UTC).timestamp() + 86_400 * delay
+            known = rows.assign(at=at.astype(int), row=np.arange(ROWS, dtype=np.int32), window=window)
+            tables.append(known[window + delay < windows])
+        return pd.concat(tables)[["id", "row", "window", "at", "target"]]
+
+    def measure(self, way: str, labels: pd.DataFrame, **options: Any) -> list[Any]:
+        """Measures what was captured by the labels that have come; returns counts, metrics and estimates by version."""
+        path = self.world.folder / f"{way}-labels.parquet"
+        labels.to_parquet(path)
+        services = {"serving_capture_path": str(self.world.folder / way)}
+        ids = {"services": services, "task_id": f"labels-{way}-{self.name}"}
+        artifact = self.world.run(performance, **ids, model_name=self.name, source={"uri": str(path)}, **options)
+        report = PerformanceReport.from_dict(self.world.read(artifact, "performance.json"))
+        counts = {name: getattr(report.labels, name) for name in ("given", "joined", "unknown", "contradictory")}
+        return [counts, *({**each.to_dict(), "start": "", "end": ""} for each in report.versions)]
 
 
 @pytest.fixture
@@ -169,13 +194,14 @@ def served(folder: Path, loops: Mapping[str, Loop]) -> Path:
 def test_same_rows_have_the_same_verdicts(
     names: list[str], windows: int, loops: Any, start_server: Start, tmp_path: Path
 ) -> None:
-    """Scores, verdicts and decisions on retraining, with a model server as the oracle."""
+    """Scores, verdicts, decisions on retraining and measures by late labels, with a model server as the oracle."""
     made = loops(names)
     config = served(tmp_path / "served", made)
     server = start_server(model_config_file=config, capture_base_path=tmp_path / "asked", capture_roll_seconds=0.2)
     verdicts = set()
     for name, loop in made.items():
         decisions: dict[str, RetrainingDecision | None] = {"scored": None, "asked": None}
+        requests: list[str] = []  # one for each window
         for window in range(windows):
             loop.score(window)
             loop.ask(server, window)
@@ -187,5 +213,11 @@ def test_same_rows_have_the_same_verdicts(
             assert reports["scored"] == reports["asked"], f"{name}, window {window}"
             scored, asked = ((each.outcome, each.why, each.reason) for each in decisions.values() if each)
             assert scored == asked
+            captured = pq.read_table(tmp_path / "asked" / name, columns=["request_id"])["request_id"].unique()
+            requests += [each for each in captured.to_pylist() if each not in requests]
+            labels = loop.labels(window + 1)
+            of_requests = labels.assign(request_id=[requests[each] for each in labels["window"]])
+            by_key = loop.measure("scored", labels, keys=["id"], label_time="at", horizon_s=5 * 86_400.0)
+            assert by_key == loop.measure("asked", of_requests), f"{name}, labels after window {window}"
             verdicts.add((reports["scored"]["verdict"], scored[0]))
     assert {("stable", "refused"), ("drift", "requested")} <= verdicts
