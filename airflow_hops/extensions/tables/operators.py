@@ -70,12 +70,7 @@ class WriteTableOperator(HopsOperator):
         return {**super().step_params(context), "table": Table.from_value(self.table).to_dict()}
 
     def check_table(self, table: Any, columns: Sequence[str]) -> None:
-        """Checks that the table of a database has columns that are known before there are rows.
-
-        Raises:
-            BadInput: it is missing, or lacks a column.
-            HopsError: the database failed.
-        """
+        """Checks that the table of a database has columns that are known before there are rows; raises BadInput."""
         target = Table.from_value(table)
         if target.conn_id is not None:
             from airflow_hops.extensions.tables.runner.states import check_table

@@ -53,10 +53,7 @@ class ServedPair:
         significance: float,
         labelled: Labelled | None = None,
     ) -> list[CanaryFinding]:
-        """Compares the predictions of this step, and the losses on labelled rows of all steps.
-
-        ``labelled`` are these rows, if they were read already.
-        """
+        """Compares the predictions of this step, and the losses on labelled rows of all steps, if read already."""
         unjudged = self.limits.unjudged_predictions
         requests = CapturedRequests.of(context.spec.services, context.store, model_name)
         if requests is None:

@@ -99,11 +99,8 @@ class ScoredWindow:
         *,
         may_stay: bool,
     ) -> None:
-        """Publishes the files that are not there, and removes the window's others.
-
-        A rollout reads rows by the time of their file: those of a window that was not scored since the canary began may
-        not stay, but appear again.
-        """
+        """Publishes the files that are not there, and removes the window's others."""
+        # A rollout reads rows by the time of their file: those of a window that it has not counted appear again.
         folder = folder_name(self.model_name)
         wanted = {}
         for version, digests in files.items():

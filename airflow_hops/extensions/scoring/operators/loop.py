@@ -140,8 +140,7 @@ def _check_run(
 
     Raises:
         AirflowSkipException: no version of the model was ever deployed.
-        AirflowFailException: the table lacks columns, or rows of the window are, or will be, in the table or captured
-            from another window or DAG.
+        AirflowFailException: the table lacks columns, or some of the window's rows are of another window or DAG.
     """
     task = context["task"]
     try:
@@ -170,11 +169,7 @@ def _check_run(
 
 
 def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], task: str) -> None:
-    """Records a window, and the one task that writes it to a place.
-
-    Raises:
-        BadInput: another task writes it, or another window with some of its rows was written.
-    """
+    """Records a window that a task writes to a place. Raises BadInput if some of its rows are of another one."""
     folder = store.internal("_state", "scored_windows", _digest(place))
     start, end = (as_utc(bound).strftime("%Y%m%dT%H%M%S%f") if bound else "" for bound in bounds)
     own = f"{start}_{end}_{_digest(batch)}.json"
@@ -185,15 +180,11 @@ def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], 
             if not (is_same or (first < end and start < last)):
                 continue
             other = store.read_json(file)
-            if not is_same:
+            if not is_same or other["task"] != task:
                 raise BadInput(
-                    f"{place}: the window {batch!r} overlaps {other['batch']!r}, which {other['task']} writes, so that "
-                    f"common rows would be there twice; run the DAG for that window, or remove its rows and {file}"
-                )
-            if other["task"] != task:
-                raise BadInput(
-                    f"{place}: the window {batch!r} is written by {other['task']}, so that {task} would replace its "
-                    f"rows; write to another table, or remove {file} if this DAG takes the place of that one"
+                    f"{place}: {task} would write the window {batch!r}, and {other['task']} writes {other['batch']!r}, "
+                    "so that rows of both would be there twice or be replaced; run the DAG for that window, write to "
+                    f"another table, or remove its rows and {file}"
                 )
         store.write_text(f"{folder}/{own}", json.dumps({"task": task, "place": place, "batch": batch}))
 

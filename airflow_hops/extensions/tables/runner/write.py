@@ -195,11 +195,7 @@ class _Session:
         return self._statement(f"{verb} {same}"), (batch,)
 
     def columns(self, names: Sequence[str], *, are_all: bool = True) -> dict[str, str]:
-        """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones.
-
-        Raises:
-            BadInput: the table is missing or lacks a column; or it has another one, and the names are of all.
-        """
+        """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones."""
         wanted = [*names, BATCH, FOLDER]
         with closing(self._connection.cursor()) as cursor:
             try:
