@@ -29,7 +29,7 @@ from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.rollout.progress import Progress
 from airflow_hops.core.times import now, seconds_since
 from airflow_hops.ml.model_server import ModelServer
-from airflow_hops.ml.rollout.captured import Labelled, ServedPair
+from airflow_hops.ml.rollout.captured import ServedPair
 from airflow_hops.ml.rollout.comparisons import compare_errors, compare_latency, compare_refusals
 from airflow_hops.ml.rollout.decision import Outcome, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
@@ -172,10 +172,11 @@ class _Step:
         canary = progress.counts(self.challenger.version)
         over = canary.requests >= progress.requests_needed(plan) and progress.elapsed_s >= plan.bake_s(progress.percent)
         is_late = over and progress.elapsed_s >= plan.timeout_s
-        pair, labelled, awaited = self._pair, None, tuple[str, ...]()
+        pair, awaited = self._pair, tuple[str, ...]()
         if pair.limits.wait_for_labels and over and not (is_late or progress.judged):
             labelled = pair.labelled(self.rollout.context, self.rollout.model_name)
             waits = [each for each in pair.compare_labels(labelled, 1.0) if each.verdict == UNKNOWN]
+            pair = replace(pair, known=labelled)
             awaited = tuple(finding.reason for finding in waits)
         over = over and not awaited
         at_end = over and not progress.judged
@@ -186,7 +187,7 @@ class _Step:
         if at_end or now_due or is_late or canary.requests >= progress.requests_to_test:
             progress, early = progress.tested(canary.requests, at_end=at_end)
             significance = progress.significance(self.rollout.limits.significance, early)
-            findings = self._compare(significance, labelled, everything=over)
+            findings = self._compare(significance, pair, everything=over)
             doubts = tuple(finding.reason for finding in findings if finding.verdict in waits_for)
             if over and not doubts:
                 progress = replace(progress, passed=tuple(finding.reason for finding in findings))
@@ -342,9 +343,7 @@ class _Step:
         limits = replace(limits, wait_for_labels=limits.wait_for_labels and not alone)
         return ServedPair(self.challenger, self.champion, self.since, changes, alone, limits, self.rollout.labels)
 
-    def _compare(
-        self, significance: float, labelled: Labelled | None, *, everything: bool
-    ) -> tuple[CanaryFinding, ...]:
+    def _compare(self, significance: float, pair: ServedPair, *, everything: bool) -> tuple[CanaryFinding, ...]:
         """Compares errors, refusals and latency, and at the end of a step predictions and labels."""
         limits, progress = self.rollout.limits, self.progress
         canary = progress.counts(self.challenger.version)
@@ -354,7 +353,7 @@ class _Step:
         since = self.since
         if everything:
             rollout = self.rollout
-            findings += self._pair.compare(rollout.context, rollout.server, rollout.model_name, significance, labelled)
+            findings += pair.compare(rollout.context, rollout.server, rollout.model_name, significance)
         judged = {"version": self.challenger.version, "stable_version": self.champion.version, "since": since}
         return tuple(replace(finding, numbers={**judged, **finding.numbers}) for finding in findings)
 

@@ -35,6 +35,7 @@ class ServedPair:
         changes: When the shares of the traffic changed, ascending, ISO 8601 UTC.
         is_alone: Whether the canary has all the traffic.
         labels: Where labels are; None for the feedback that clients sent.
+        known: The labelled rows, if they were read already.
     """
 
     canary: ServedVersion
@@ -44,16 +45,12 @@ class ServedPair:
     is_alone: bool
     limits: Limits
     labels: PerformanceOptions | None = None
+    known: Labelled | None = None
 
     def compare(
-        self,
-        context: StepContext,
-        server: ModelServer,
-        model_name: str,
-        significance: float,
-        labelled: Labelled | None = None,
+        self, context: StepContext, server: ModelServer, model_name: str, significance: float
     ) -> list[CanaryFinding]:
-        """Compares the predictions of this step, and the losses on labelled rows of all steps, if read already."""
+        """Compares the predictions of this step, and the losses on labelled rows of all steps."""
         unjudged = self.limits.unjudged_predictions
         requests = CapturedRequests.of(context.spec.services, context.store, model_name)
         if requests is None:
@@ -70,7 +67,7 @@ class ServedPair:
                 )
                 for name, values in sorted(ours.outputs.items())
             ] or [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
-        return findings + self.compare_labels(labelled or self.labelled(context, model_name), significance)
+        return findings + self.compare_labels(self.known or self.labelled(context, model_name), significance)
 
     def labelled(self, context: StepContext, model_name: str) -> Labelled:
         """Reads the labelled rows of all steps."""

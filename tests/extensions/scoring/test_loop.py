@@ -10,7 +10,6 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pendulum
 import pyarrow.parquet as pq
@@ -22,6 +21,7 @@ from airflow.models import DagModel, DagRun
 from airflow.sdk import (
     DAG,
     Asset,
+    AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronPartitionTimetable,
     DeltaDataIntervalTimetable,
@@ -170,6 +170,12 @@ def test_a_loop_without_a_key_or_its_extension_is_refused(monkeypatch: pytest.Mo
         training_loop("churn", **CHURN, score={"rows": ROWS})
 
 
+def test_probabilities_of_several_classes_are_refused_before_a_run_scores() -> None:
+    write = scoring({"rows": ROWS, "to": {"conn_id": "dwh", "name": "t"}}).get_task("write")
+    with pytest.raises(BadInput, match="table 'sql://dwh/t' cannot hold column 'probabilities', a list of the classes"):
+        write.check_table(write.table, ["customer", "probabilities", "version"])
+
+
 class Run:
     """A run of Airflow, for its window."""
 
@@ -228,14 +234,20 @@ def test_windows_of_a_schedule_are_equal_or_apart(schedule: Any) -> None:
             info = dag.timetable.next_dagrun_info_v2(last_dagrun_info=info, restriction=limits)
         infos += dag.iter_dagrun_infos_between(first.add(hours=31), last)
         if not dag.timetable.partitioned:  # whose runs by hand have a key, or no window
-            intervals = (dag.timetable.infer_manual_data_interval(run_after=first.add(hours=at)) for at in (0, 40, 207))
+            moments = (first.add(hours=each) for each in (0, 40, 207))
+            intervals = (dag.timetable.infer_manual_data_interval(run_after=moment) for moment in moments)
             infos += (DagRunInfo.interval(*interval) for interval in intervals)
-    windows = [
-        run_window(Run(info.partition_key, *(info.data_interval or ())), schedule, has_time=True) for info in infos
-    ]
+    runs = (Run(info.partition_key, *(info.data_interval or ())) for info in infos)
+    windows = [run_window(run, schedule, has_time=True) for run in runs]
     ordered = sorted({(datetime.fromisoformat(window.start), datetime.fromisoformat(window.end)) for window in windows})
     assert all(one[1] <= other[0] for one, other in pairwise(ordered))
     assert len(ordered) < len(infos), "some are the same"
+
+
+def test_schedule_of_assets_or_times_has_windows_of_the_times() -> None:
+    daily = AssetOrTimeSchedule(timetable=DeltaDataIntervalTimetable(timedelta(days=1)), assets=[Asset("a")])
+    window = scoring({"rows": ROWS, "schedule": daily}).user_defined_macros["run_window"]
+    assert window(Run(None, DAY + timedelta(hours=15), NEXT + timedelta(hours=15))) == window(Run(None, DAY, NEXT))
 
 
 def test_run_without_a_window_takes_all_rows_or_is_refused() -> None:
@@ -361,8 +373,4 @@ def test_windows_are_scored_once_and_kept_apart(
         made = {name: DagRun.find(dag_id=name, session=session) for name in ("nightly_report", "nightly_partitions")}
         assert {run_window(each, BY_ASSET, has_time=True).key for each in made["nightly_report"]} == {first, second}
         (by_time,) = made["nightly_partitions"]
-        window = run_window(by_time, BERLIN, has_time=True)
-        zone = ZoneInfo("Europe/Berlin")
-        today = by_time.run_after.astimezone(zone).replace(tzinfo=None)
-        local = [datetime.fromisoformat(each).astimezone(zone) for each in (window.start, window.end)]
-        assert [each.replace(tzinfo=None) for each in local] == [today - timedelta(days=1), today], "it is over"
+        assert datetime.fromisoformat(run_window(by_time, BERLIN, has_time=True).end) == by_time.run_after

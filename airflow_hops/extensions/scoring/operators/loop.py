@@ -86,7 +86,8 @@ def scoring_dag(
             "score={'score': {'shadow': True}}, with which a canary scores all rows and hands nothing on"
         )
     has_time = not is_output(main) and row_source("rows", main).time_column is not None
-    window_of = partial(run_window, schedule=schedule, has_time=has_time)
+    by_time = getattr(schedule, "timetable", schedule)  # of assets or times
+    window_of = partial(run_window, schedule=by_time, has_time=has_time)
     asset = asset or Asset(f"{model_name}_scored")
     begin: dict[str, Any] = {"window_start": _WINDOW % "start", "window_end": _WINDOW % "end"}
     writer = None if to is None else (write or {}).get("task_id", "write")
@@ -103,7 +104,7 @@ def scoring_dag(
         if to is not None:
             written = {"task_id": "write", "rows": task.output, "batch": _WINDOW % "key"}
             extensions(LOOPS)["write"].load()(**{**written, **agreed("write", write or {}, {"table": to, **end})})
-    return next(each for each in task.outlets if each != asset), silent_after(schedule)
+    return next(each for each in task.outlets if each != asset), silent_after(by_time)
 
 
 def _check_values(typed: Arguments, rows: Any, to: Any, dag: Arguments) -> None:
@@ -176,16 +177,13 @@ def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], 
     with exclusive(store, f"{folder}.lock", place, _LOCK_S):
         for file in (f"{folder}/{name}" for name in store.names(folder)):
             first, last, digest = file.rpartition("/")[2].removesuffix(".json").split("_")
-            is_same = digest == _digest(batch)
-            if not (is_same or (first < end and start < last)):
-                continue
-            other = store.read_json(file)
-            if not is_same or other["task"] != task:
-                raise BadInput(
-                    f"{place}: {task} would write the window {batch!r}, and {other['task']} writes {other['batch']!r}, "
-                    "so that rows of both would be there twice or be replaced; run the DAG for that window, write to "
-                    f"another table, or remove its rows and {file}"
-                )
+            if digest == _digest(batch) or (first < end and start < last):
+                other = store.read_json(file)
+                if (other["batch"], other["task"]) != (batch, task):
+                    raise BadInput(
+                        f"{place}: the window {batch!r} of {task} has rows that {other['task']} writes as "
+                        f"{other['batch']!r}; run the DAG of that window, or remove its rows and {file}"
+                    )
         store.write_text(f"{folder}/{own}", json.dumps({"task": task, "place": place, "batch": batch}))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import tensorflow as tf
 from echo_models import write_function
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.scoring.ml.batches import SignatureModel, _ids, _texts
-from airflow_hops.ml.captured.scored import split_ids
+from airflow_hops.extensions.scoring.ml.batches import SignatureModel, _texts
 from airflow_hops.ml.performance.labels import key_of
 
 
@@ -38,11 +36,8 @@ def answer(model: SignatureModel, batch: pa.RecordBatch) -> dict[str, Any]:
     ids=lambda keys: str(keys.type),
 )  # fmt: skip
 def test_labels_find_scored_rows_by_keys_of_any_type(keys: Any) -> None:
-    """Those in the IDs of scored rows are the same as in a column of the same type beside the labels."""
-    plan: Any = SimpleNamespace(window="2026-11-01")
     texts = _texts("key", pa.RecordBatch.from_arrays([keys], ["key"]), "file")
-    scored = split_ids(pa.chunked_array([_ids(plan, texts, 2, "", 0)]))[0]
-    assert key_of([scored], "rows").to_pylist() == key_of([keys], "labels").to_pylist()
+    assert key_of([texts], "rows").to_pylist() == key_of([keys], "labels").to_pylist()
 
 
 @pytest.mark.parametrize("width", [2, None])

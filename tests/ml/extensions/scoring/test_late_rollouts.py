@@ -75,7 +75,7 @@ class Nights:
             patch.setattr(module, "seconds_since", self.seconds_since)
         self.reads: list[object] = []
         read = late_labels.read_labels
-        patch.setattr(late_labels, "read_labels", lambda *given: self.reads.append(given) or read(*given))
+        patch.setattr(late_labels, "read_labels", lambda *args: self.reads.append(args) or read(*args))
         for name in ("enforce", "settle"):
             patch.setattr(rollouts, name, lambda *_: None)
         canary = replace(ServedVersion.of(MODEL, CANARY, "", 20), fingerprint=self.fingerprint)
