@@ -29,6 +29,7 @@ from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.runner import query
 from airflow_hops.extensions.tables.runner.columns import columns_of
 from airflow_hops.extensions.tables.runner.failures import failing
+from airflow_hops.extensions.tables.runner.write import opened_table
 from tests.extensions.tables.database_clients import PyMySql, Sqlite, read, write, written_rows
 
 RUN = "airflow_hops.ml.ingest:run"
@@ -762,13 +763,16 @@ def test_a_table_that_does_not_keep_what_is_written_is_left_as_it_was(
     ],
 )
 def test_a_table_of_other_columns_is_refused(
-    created: str, rows: dict[str, Any], message: str, sqlite: Sqlite, tmp_path: Path
+    created: str, rows: dict[str, Any], message: str, sqlite: Sqlite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = sqlite
     with contextlib.closing(hook.get_conn()) as connection, connection:
         connection.execute(created)
     with pytest.raises(HopsError, match=message):
         write(ArtifactStore(str(tmp_path / "s")), pa.table(rows), hook)
+    monkeypatch.setattr(hook, "conn_type", "gcpbigquery")
+    with pytest.raises(BadInput, match="loads files, not rows"), opened_table(Table(conn_id="w", name="kept"), hook):
+        raise AssertionError("it is opened")
 
 
 def test_no_rows_replace_those_of_the_batch(sqlite: Sqlite, tmp_path: Path) -> None:

@@ -51,8 +51,6 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
         HopsError: the database failed.
     """
     where = f"table {table.uri!r}"
-    if hook.conn_type in _NO_TRANSACTIONS:
-        raise BadInput(f"{where}: {hook.conn_type} loads files, not rows; use an operator of its provider")
     (artifact,) = spec.inputs["rows"]
     batch = spec.params.get("batch") or batch_of(store, artifact)
     if not isinstance(batch, str):
@@ -88,6 +86,8 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
 def opened_table(table: Table, hook: Any) -> Iterator[tuple[_Session, Any]]:
     """Yields a table and the connection, in a transaction that ends without a change unless it is committed."""
     where = f"table {table.uri!r}"
+    if hook.conn_type in _NO_TRANSACTIONS:
+        raise BadInput(f"{where}: {hook.conn_type} loads files, not rows; use an operator of its provider")
     with connected(hook, where) as opened, failing(where), _transaction(hook, opened) as connection:
         yield _Session(hook, connection, server_of(opened), table), connection
 

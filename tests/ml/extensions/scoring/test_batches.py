@@ -29,9 +29,8 @@ def answer(model: SignatureModel, batch: pa.RecordBatch) -> dict[str, Any]:
     "keys",
     [
         pa.array([1, -2], pa.int32()), pa.array(["a@b", "1"]), pa.array([b"x", b"1"]),
-        pa.array(["a", "b"]).dictionary_encode(),
+        pa.array(["a", "b"]).dictionary_encode(), pa.array([20_000, -1], pa.date32()),
         *(pa.array([10**9, -1], pa.timestamp(*unit)) for unit in (("s", "UTC"), ("ms",), ("ns", "Asia/Tokyo"))),
-        pa.array([20_000, -1], pa.date32()),
     ],
     ids=lambda keys: str(keys.type),
 )  # fmt: skip
