@@ -31,6 +31,16 @@ for name in ("churn", "stock"):
         SkewOperator(task_id="skew", model_name=name, hops_conn_id="hops_batch")
     globals()[dag.dag_id] = dag
 
+
+class GoneOperator(SkewOperator):
+    """An operator of a module that the API server cannot import."""
+
+    __module__ = "airflow_hops.operators.gone"
+
+
+with DAG("fraud_monitor", schedule=None, is_paused_upon_creation=False):
+    GoneOperator(task_id="skew", model_name="fraud", hops_conn_id="hops_batch")
+
 with DAG("stock_scoring", schedule=DAILY, catchup=False, is_paused_upon_creation=False):
     score = ScoreOperator(task_id="score", examples=None, model_name="stock", hops_conn_id="hops_batch")
     WriteTableOperator(

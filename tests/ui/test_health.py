@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import health_world
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from world import REPOSITORY
 
 from demo.services import free_port
@@ -66,20 +66,35 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     seen(row(page, "eta_training"), "broken", re.compile(r"the server does not answer since \d+:\d\d"), "decided: v2")
     seen(row(page, "fraud_training"), "broken", "train failed 3 hours ago", "out of memory in epoch 3")
     seen(row(page, "price_training"), "not known", "because the record of price cannot be read")
+    gone = "because the operator of fraud_monitor: skew cannot be imported: airflow_hops.operators.gone.GoneOperator"
+    seen(row(page, "fraud_monitor"), "not known", gone)
     seen(row(page, "churn_training"), "waits for you", "a question waits for you since ")
     seen(row(page, "stock_training"), "fine", f"{ROWS} rows scored", "no drift", "stock v2")
     counts = page.get_by_role("group", name="Health").get_by_role("button")
-    expect(counts).to_have_text(["3 need you", "1 not known", "2 fine"])
+    expect(counts).to_have_text(["3 need you", "2 not known", "2 fine"])
     names = page.locator("tbody tr[data-index] td:first-child a[title]")
-    order = ["eta", "fraud", "price", "churn"]
-    expect(names).to_have_text([*(f"{name}_training" for name in order), "stock_scoring", "stock_training"])
+    order = ["eta_training", "fraud_training", "fraud_monitor", "price_training", "churn_training"]
+    expect(names).to_have_text([*order, "stock_scoring", "stock_training"])
     counts.first.click()
     expect(names).to_have_text(["eta_training", "fraud_training", "churn_training"])
     page.reload()
     expect(names).to_have_count(3)
     counts.first.click()
-    expect(names).to_have_count(6)
+    expect(names).to_have_count(7)
     expect(page).not_to_have_url(re.compile("health="))
+
+
+def test_pipeline_is_not_counted_as_fine_before_its_server_has_answered(open_page: OpenPage) -> None:
+    page = open_page(LIST, **SCREEN)
+    held: list[Route] = []
+    page.route("**/pipelines/activity*", lambda route: held.append(route))
+    page.reload()
+    counts = page.get_by_role("group", name="Health").get_by_role("button")
+    expect(counts).to_have_text(["2 need you", "2 not known", "3 not known yet"])
+    expect(row(page, "stock_training")).not_to_contain_text("fine")
+    for route in list(held):
+        route.continue_()
+    expect(counts).to_have_text(["3 need you", "2 not known", "2 fine"])
 
 
 def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage) -> None:
@@ -88,13 +103,32 @@ def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage)
     row(page, "fraud_training").get_by_role("link", name="fraud_training", exact=True).click()
     health = page.get_by_role("region", name="Health")
     seen(health, "broken", "train failed 3 hours ago", health_world.WHY)
-    expect(health.get_by_role("link")).to_have_attribute("href", re.compile("/dags/fraud_training/runs/scheduled__"))
+    expect(health.get_by_role("link").first).to_have_attribute(
+        "href", re.compile("/dags/fraud_training/runs/scheduled__")
+    )
     page.goto(page.url.replace("fraud", "churn"))
     seen(
         health, "waits for you", health_world.SUBJECT, "warning", re.compile(r"drift since \w+: dewp, temp and 2 more")
     )
     page.goto(page.url.replace("churn", "eta"))
     seen(health, "broken", "the server does not answer since")
+
+
+def test_unreadable_record_is_not_taken_for_one_that_loads(open_page: OpenPage) -> None:
+    page = open_page(OVERVIEW.format(dag="price_training"), problems_expected=True, **SCREEN)
+    decisions = page.get_by_role("region", name="Decisions")
+    expect(decisions).to_contain_text("Not known, because the record of price cannot be read.")
+    expect_at_rest(page)
+    expect(decisions).not_to_contain_text("No decisions yet")
+    page.goto(page.url.replace("price", "fraud"))
+    drift = page.get_by_role("region", name="Drift")
+    expect(drift).to_contain_text("Not known, because an operator cannot be imported")
+
+
+def test_pipelines_are_cards_on_a_phone(open_page: OpenPage) -> None:
+    page = open_page(LIST, width=390, height=844)
+    seen(row(page, "eta_training"), "broken", "success", "decided: v2 100%")
+    expect_fits(page)
 
 
 def test_scored_windows_stand_where_an_endpoint_would(open_page: OpenPage) -> None:

@@ -90,6 +90,8 @@ CASES: list[tuple[Facts, str, str]] = [
      "warning", "the measurement cannot tell much Tue: no labels"),
     (Facts(OWN, questions=[(MONDAY, "approve?")]), "waiting", "a question waits for you Mon: approve?"),
     (Facts(OWN, questions=[(MONDAY, "a?"), (NOW, "b?")]), "waiting", "2 questions wait for you Mon: a?"),
+    (Facts(OWN, models=[model()], hidden=[("own: skew", "no module")]),
+     "unknown", "because the operator of own: skew cannot be imported: no module"),
     (Facts(OWN, [dag("watch", run(), paused=True)], models=[model()]),
      "warning", "watch is paused, so nothing watches what serves"),
     (Facts(OWN, scorers=[dag("score", run(), paused=True)], models=[model()]),
@@ -127,6 +129,7 @@ def test_worst_fact_comes_first_and_none_is_lost() -> None:
             (*one.scorers, *other.scorers),
             (*one.models, *other.models),
             (*one.questions, *other.questions),
+            (*one.hidden, *other.hidden),
         )
         listed = health_of(both, NOW)
         ranks = [STATES.index(each.state) for each in listed]

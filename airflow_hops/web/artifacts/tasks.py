@@ -50,6 +50,7 @@ class StageTask:
         kind: Kind of its artifact; None if it makes none, or only the task knows.
         model_name: The served model that it works on, if the DAG file names it.
         hops_conn_id: Connection with the store, for the team of the DAG.
+        problem: Reason why stage and kind are not known: the operator cannot be imported here.
     """
 
     task_id: str
@@ -58,6 +59,7 @@ class StageTask:
     operator: str
     hops_conn_id: str
     model_name: str | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _stage_task(task: Mapping[str, Any], team: str | None) -> StageTask | None:
         fields = {**task.get("partial_kwargs", {}), **task}
     if _CONN_FIELD not in task.get("template_fields", ()):
         return None
-    stage, kind = _of_class(str(task.get("_task_module")), str(task.get("task_type")))
+    stage, kind, problem = _of_class(str(task.get("_task_module")), str(task.get("task_type")))
     return StageTask(
         task_id=task["task_id"],
         stage=stage,
@@ -161,6 +163,7 @@ def _stage_task(task: Mapping[str, Any], team: str | None) -> StageTask | None:
         operator=str(task.get("task_type")),
         hops_conn_id=in_team(_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name, team),
         model_name=_plain(fields.get("model_name")),
+        problem=problem,
     )
 
 
@@ -170,18 +173,18 @@ def _plain(value: Any) -> str | None:
 
 
 @cache
-def _of_class(module: str, name: str) -> tuple[str | None, str | None]:
-    """Returns stage and artifact kind of an operator or decorated task of this package."""
+def _of_class(module: str, name: str) -> tuple[str | None, str | None, str | None]:
+    """Returns stage and artifact kind of an operator or decorated task of this package, or why they are not known."""
     if not module.startswith(_PACKAGE):
-        return None, None
+        return None, None, None
     try:
-        operator = getattr(importlib.import_module(module), name, None)
-    except ImportError:  # from another version of this package, or from the ML side
-        return None, None
+        operator = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:  # of another version of this package, or with missing libraries
+        return None, None, f"{module}.{name}: {error}; install here what the DAG processor has"
     ancestors = getattr(operator, "__mro__", ())
     modules = (each.__module__ for each in ancestors if each.__module__.startswith(_STAGES))
     stage = next((each.removeprefix(_STAGES) for each in modules), None)
-    return (None if stage == "base" else stage), getattr(operator, "output_kind", None)
+    return (None if stage == "base" else stage), getattr(operator, "output_kind", None), None
 
 
 def _assets(value: Any) -> Iterable[Mapping[str, Any]]:

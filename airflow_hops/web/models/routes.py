@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
-from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
+from airflow_hops.web.artifacts.lookup import pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineModel, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import (
@@ -28,9 +31,10 @@ from airflow_hops.web.models.records import (
     served_models,
     shares_of,
 )
-from airflow_hops.web.runs.records import Trainings
+from airflow_hops.web.runs.records import TrainingRun, read_training_of
 from airflow_hops.web.runs.states import compared_models, verdict_against, why_refused
-from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
+from airflow_hops.web.types import Limit, Model, Number, Offset, Page, RunAddress, Time
+from airflow_hops.web.unusable_files import reading_threads
 
 _JUDGE = "evaluation"
 
@@ -204,44 +208,46 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
 
 
 @router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
-def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVersion]:
+def list_model_versions(
+    user: GetUserDep, served: Served, limit: Limit = 50, offset: Offset = 0
+) -> Page[RegisteredVersion]:
     """Lists the versions of a model, newest first, from its record and those of its trainings."""
     store = served.hook.store
     record = read_model_record(store, served.name)
     readable, runs = MayRead(user, DagAccessEntity.XCOM), MayRead(user, DagAccessEntity.XCOM, DagAccessEntity.RUN)
-    last = {decision.version: decision for decision in reversed(decisions_of(record, readable))}
+    events = {event.version: event for event in record.history}
+    shown = sorted(events, reverse=True)[offset : offset + limit]
+    last = decisions_of(replace(record, history=tuple(events[version] for version in reversed(shown))), readable)
     first = record.registered()
     serving = {entry.version: (role, entry) for role, entry in record.serving.items()}
-    with reaching(store):
-        uris = {version: event.model for version, event in first.items() if event.model}
-        trained_in = {version: store.dag_of(uri) for version, uri in uris.items()}
-        known = [Trainings(store, dag_id) for dag_id in sorted(set(trained_in.values())) if dag_id in runs]
-    trained = {
-        each.version: (trainings.dag_id, run)
-        for trainings in known
-        for run in trainings.runs.values()
-        for each in run.versions
-        if each.name == served.name
+    models = {
+        version: Artifact(event.model, "model", event.fingerprint or "")
+        for version, event in first.items()
+        if version in shown and event.model and store.dag_of(event.model) in runs
     }
+    with reading_threads() as readers:
+        read = dict(zip(models, readers.map(partial(read_training_of, store), models.values()), strict=True))
+    trainings = {version: each for version, each in read.items() if isinstance(each, TrainingRun)}
     versions = []
-    for version in sorted(last, reverse=True):
+    for version, decision in zip(shown, last, strict=True):
         event = first.get(version)
         role, entry = serving.get(version, (None, None))
-        dag_id, run = trained.get(version, (None, None))
+        run = trainings.get(version)
+        address = RunAddress(dag_id=store.dag_of(models[version].uri), run_id=run.run_id) if run else None
         versions.append(
             RegisteredVersion(
                 version=version,
                 role=role,
                 created_at=None if event is None else datetime.fromisoformat(event.at),
                 made_by=made_by(record, version, readable),
-                trained_by=None if run is None or dag_id is None else RunAddress(dag_id=dag_id, run_id=run.run_id),
+                trained_by=address,
                 fingerprint=entry.fingerprint if entry else event.fingerprint if event else None,
-                metrics={} if run is None else run.metrics,
-                last_event=last[version],
+                metrics=run.metrics if run else {},
+                last_event=decision,
             )
         )
-    problems = [problem for trainings in known for problem in trainings.problems]
-    return Page[RegisteredVersion](total_entries=len(versions), entries=versions, problems=problems)
+    problems = list(dict.fromkeys(each for each in read.values() if isinstance(each, str)))
+    return Page[RegisteredVersion](total_entries=len(events), entries=versions, problems=problems)
 
 
 def made_by(record: ModelRecord, version: int, readable: Container[str]) -> RunAddress | None:

@@ -33,7 +33,7 @@ class Finding(Model):
     """
 
     state: State
-    about: Literal["run", "scoring", "schedule", "question", "server", "skew", "performance", "record"]
+    about: Literal["run", "scoring", "schedule", "question", "server", "skew", "performance", "record", "stage"]
     text: str
     since: Time | None = None
     detail: str = ""
@@ -84,6 +84,7 @@ class Facts:
         scorers: DAGs that score tables with its models; may include itself.
         models: Its models, those that it deploys first.
         questions: Times and subjects of the questions that wait for a person, oldest first.
+        hidden: Tasks whose stage is not known here, with the reason: its own, and those that name one of its models.
     """
 
     own: MemberDag
@@ -91,6 +92,7 @@ class Facts:
     scorers: Sequence[MemberDag] = ()
     models: Sequence[ModelFacts] = ()
     questions: Sequence[tuple[datetime, str]] = ()
+    hidden: Sequence[tuple[str, str]] = ()
 
 
 def health_of(facts: Facts, now: datetime) -> list[Finding]:
@@ -102,6 +104,9 @@ def health_of(facts: Facts, now: datetime) -> list[Finding]:
             each.model_copy(update={"text": f"{named}{each.text}"})
             for each in (*_record(model), *_skew(model), *_performance(model))
         ]
+    for task, why in facts.hidden:
+        text = f"because the operator of {task} cannot be imported"
+        findings.append(Finding(state="unknown", about="stage", text=text, detail=why))
     if not facts.models and facts.own.last_run is None:
         findings.append(Finding(state="idle", about="run", text="it has not run yet"))
     return sorted(findings or [_calm(facts)], key=lambda each: _STATES.index(each.state))

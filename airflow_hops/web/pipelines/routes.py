@@ -25,6 +25,7 @@ from airflow_hops.web.artifacts.tasks import (
     PipelineDag,
     PipelineModel,
     ReturnedArtifact,
+    StageTask,
     last_returned,
     read_pipelines,
     together,
@@ -185,6 +186,12 @@ class Seen:
         """Returns the pipelines that score tables with one of some models."""
         return together(self._scoring, models)
 
+    def hidden(self, pipeline: PipelineDag) -> list[tuple[str, str]]:
+        """Returns the tasks of a pipeline, and of others with its models, whose stage is not known here, and why."""
+        models = pipeline.models()
+        family = ((each, task) for each, task in self._hiding if each == pipeline or together([each], models))
+        return [(f"{each.dag_id}: {task.task_id}", task.problem or "") for each, task in family]
+
     def member(self, pipeline: PipelineDag, runs: Mapping[str, LastRun]) -> MemberDag:
         """Returns a DAG with its last run."""
         dag = self.dags[pipeline.dag_id]
@@ -198,6 +205,10 @@ class Seen:
     @cached_property
     def _watching(self) -> list[PipelineDag]:
         return [each for each in self.pipelines.values() if {"skew", "performance"} & set(each.stages())]
+
+    @cached_property
+    def _hiding(self) -> list[tuple[PipelineDag, StageTask]]:
+        return [(each, task) for each in self.pipelines.values() for task in each.tasks if task.problem]
 
     @cached_property
     def _scoring(self) -> list[PipelineDag]:
@@ -254,6 +265,7 @@ def summaries_of(
             scorers=scoring,
             models=[facts_of_model(served[model][0]) for model in pipeline.models()],
             questions=[(each.asked_at, each.subject) for each in asked if each.task.dag_id in family],
+            hidden=seen.hidden(pipeline),
         )
 
     summaries = []

@@ -17,10 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.database import DagRun, create_session
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, id_of_record, trainings_uri
-from airflow_hops.web.artifacts.lookup import reaching
+from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, id_of_record, training_of, trainings_uri
+from airflow_hops.web.artifacts.lookup import Gone, open_artifact, reaching
 from airflow_hops.web.types import Model, Number
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -102,6 +103,17 @@ class Trainings:
         for run in running:
             if states.get(run.dag_run_id or "") not in ("running", "queued"):
                 self.runs[run.run_id] = run.model_copy(update={"status": "KILLED"})
+
+
+def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str | None:
+    """Returns the training of a model; the reason if a file cannot be used, None if either was removed."""
+    try:
+        _, manifest = open_artifact(store, model)
+        with reaching(store):
+            content = _read(store, f"{trainings_uri(store, manifest.producer.dag_id)}/{training_of(manifest)}.json")
+    except HTTPException as error:
+        return None if isinstance(error, Gone) else str(error.detail)
+    return content[0] if isinstance(content, tuple) else content
 
 
 def dag_run_states(dag_id: str, runs: Iterable[TrainingRun]) -> dict[str, str]:

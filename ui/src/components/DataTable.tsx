@@ -24,6 +24,23 @@ const BODY = {
   "& tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
 };
 
+/** Pixels below which rows are cards, where the page wants that. */
+const NARROW = 480;
+const CARDS = {
+  "& thead": { display: "none" },
+  "&, & tbody": { display: "block" },
+  "& tr[data-index]": {
+    display: "grid",
+    gridTemplateColumns: "1fr 1fr",
+    position: "relative",
+    borderBottomWidth: "1px",
+  },
+  "& tr[data-index] > td": { px: 2, py: 1, borderWidth: 0, minWidth: 0, textAlign: "start !important" },
+  "& td:not([data-label])": { gridColumn: "1 / -1", pe: "36px" },
+  "& td[data-label]::before": { content: "attr(data-label)", display: "block", fontSize: "xs", color: "fg.muted" },
+  "& td[data-tick]": { position: "absolute", top: 1, insetEnd: 0, pe: 2 },
+};
+
 interface Props<Row> {
   rows: readonly Row[];
   columns: readonly Column<Row>[];
@@ -37,6 +54,8 @@ interface Props<Row> {
   sorted?: boolean;
   /** Pixels of a row; rows do not wrap. */
   rowHeight?: number;
+  /** Whether rows become cards on a phone. */
+  cards?: boolean;
   /** CSS height beyond which the table scrolls. */
   maxHeight?: string;
   selected?: ReadonlySet<string>;
@@ -84,10 +103,15 @@ export function DataTable<Row>(props: Props<Row>) {
   const items = virtual.getVirtualItems();
   const above = items[0]?.start ?? 0;
   const below = virtual.getTotalSize() - (items.at(-1)?.end ?? 0);
-  const cells = shown.length + (onSelect ? 1 : 0);
-  const widths = widthsOf(shown, (virtual.scrollRect?.width ?? 0) - (onSelect ? TICK_WIDTH : 0));
+  const span = shown.length + (onSelect ? 1 : 0);
+  // The virtualizer's own width has the border and a scroll bar in it.
+  const room = scroller.current?.clientWidth ?? 0;
+  const cards = props.cards && room > 0 && room < NARROW;
+  const widths = widthsOf(shown, room - (onSelect ? TICK_WIDTH : 0));
   const minWidth = widths.reduce((sum, width) => sum + width, onSelect ? TICK_WIDTH : 0);
 
+  // biome-ignore lint/correctness/useExhaustiveDependencies: cards have other heights than rows
+  useEffect(() => virtual.measure(), [cards]);
   const atEnd = ordered.length > 0 && items.at(-1)?.index === ordered.length - 1;
   const { onEnd } = props;
   useEffect(() => {
@@ -148,7 +172,8 @@ export function DataTable<Row>(props: Props<Row>) {
           aria-label={label}
           aria-rowcount={ordered.length + 1}
           tableLayout="fixed"
-          minWidth={`${minWidth}px`}
+          minWidth={cards ? undefined : `${minWidth}px`}
+          css={cards ? CARDS : undefined}
         >
           <Table.Header>
             <Table.Row aria-rowindex={1}>
@@ -167,7 +192,7 @@ export function DataTable<Row>(props: Props<Row>) {
             </Table.Row>
           </Table.Header>
           <Table.Body css={BODY} onMouseOver={(event) => titleIfCut(event.target)}>
-            {above > 0 && <Gap height={above} cells={cells} />}
+            {above > 0 && <Gap height={above} cells={span} />}
             {items.map(({ index }) => {
               const row = ordered[index];
               if (row === undefined) {
@@ -177,19 +202,20 @@ export function DataTable<Row>(props: Props<Row>) {
               return (
                 <tr
                   key={key}
+                  ref={cards ? virtual.measureElement : undefined}
                   data-index={index}
                   data-marked={props.opened === key || selected?.has(key) ? "" : undefined}
                   aria-rowindex={index + 2}
                   aria-selected={onSelect ? selected?.has(key) : undefined}
                   aria-current={props.opened === key || undefined}
-                  style={{ height: rowHeight, cursor: onOpen && "pointer" }}
+                  style={{ height: cards ? undefined : rowHeight, cursor: onOpen && "pointer" }}
                   tabIndex={index === active ? 0 : -1}
                   onFocus={() => setActive(index)}
                   onClick={onOpen && ((event) => !isControl(event.target) && onOpen(row))}
                 >
                   {onSelect && (
                     // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps clicks beside the box from the row
-                    <td onClick={(event) => event.stopPropagation()}>
+                    <td data-tick onClick={(event) => event.stopPropagation()}>
                       <Tick
                         label={`Select ${key}`}
                         checked={selected?.has(key) ?? false}
@@ -201,7 +227,7 @@ export function DataTable<Row>(props: Props<Row>) {
                 </tr>
               );
             })}
-            {below > 0 && <Gap height={below} cells={cells} />}
+            {below > 0 && <Gap height={below} cells={span} />}
           </Table.Body>
         </Table.Root>
       </Box>
@@ -299,8 +325,8 @@ interface CellsProps<Row> {
 }
 
 function CellsOf<Row>({ row, columns }: CellsProps<Row>): ReactNode {
-  return columns.map(({ key, align, value, render }) => (
-    <td key={key} style={align === "end" ? TO_THE_END : undefined}>
+  return columns.map(({ key, label, align, value, render }, place) => (
+    <td key={key} data-label={place > 0 ? label : undefined} style={align === "end" ? TO_THE_END : undefined}>
       {render ? render(row) : (value?.(row) ?? "–")}
     </td>
   ));

@@ -31,7 +31,7 @@ export function TabPanels({ tabs, opened, onOpen, loading = false }: Props) {
       lazyMount
       unmountOnExit
     >
-      <Tabs.List ref={row} overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
+      <Tabs.List ref={row} overflow="auto hidden" css={{ scrollbarWidth: "none", "& > *": { flexShrink: 0 } }}>
         {tabs.map(({ name, label }) => (
           <Tabs.Trigger key={name} value={name}>
             {label}

@@ -10,7 +10,7 @@ import { overviewPath, pagePath } from "src/routes";
 export function PipelineMenu({ dagId, page }: { dagId: string | null; page: string }) {
   // The list of all pipelines takes the server longer than most pages do: it is asked for when the menu may be opened.
   const [wanted, setWanted] = useState(false);
-  const { data } = usePipelines({ enabled: wanted || dagId === null });
+  const { data, isError } = usePipelines({ enabled: wanted || dagId === null });
   const navigate = useNavigate();
   const ids = data?.entries.map((pipeline) => pipeline.dag_id) ?? [];
   const current = dagId ?? (ids.length === 1 ? ids[0] : undefined);
@@ -36,7 +36,7 @@ export function PipelineMenu({ dagId, page }: { dagId: string | null; page: stri
         <Menu.Positioner>
           <Menu.Content maxH="80" overflowY="auto">
             <Menu.RadioItemGroup value={current} onValueChange={({ value }) => void navigate(pagePath(page, value))}>
-              {data === undefined && <Text p={2}>Loading…</Text>}
+              {data === undefined && <Text p={2}>{isError ? "The pipelines are not known." : "Loading…"}</Text>}
               {ids.map((id) => (
                 <Menu.RadioItem key={id} value={id}>
                   <Menu.ItemIndicator />

@@ -88,8 +88,8 @@ function Navigation({ dagId, page }: { dagId: string | null; page: string }) {
       gap={1}
       mb={4}
       borderBottomWidth={1}
-      overflowX="auto"
-      overflowY="hidden"
+      overflow="auto hidden"
+      scrollbarWidth="none"
     >
       {pages.map(({ path, label }) => (
         <Box

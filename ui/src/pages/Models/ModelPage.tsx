@@ -2,7 +2,7 @@ import { Code, Stack } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useParams } from "react-router-dom";
-import { Empty, MANY, QueryView, ShowMore, TabPanels } from "src/components";
+import { Empty, LoadingSections, MANY, QueryView, ShowMore, TabPanels } from "src/components";
 import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { Endpoint } from "src/pages/Models/Endpoint";
@@ -24,7 +24,11 @@ export function ModelPage() {
   const { model = "" } = useParams();
   const dagId = useDagId();
   const detail = useModel(dagId, model);
-  return <QueryView query={detail}>{(found) => <Loaded key={found.name} dagId={dagId} detail={found} />}</QueryView>;
+  return (
+    <QueryView query={detail} loading={<LoadingSections titles={[model, "Endpoint", "Versions"]} />}>
+      {(found) => <Loaded key={found.name} dagId={dagId} detail={found} />}
+    </QueryView>
+  );
 }
 
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {

@@ -120,6 +120,7 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
     numberColumn(key, heading, (row: VersionPerformance) => pick(row)?.[0], {
       help,
       width: 195,
+      minWidth: 180,
       render: (row) => intervalInWords(pick(row)),
     });
   return [
@@ -136,6 +137,7 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
     numberColumn("drop", "Since training", ({ drop }: VersionPerformance) => gainOf(drop?.[metric]), {
       help: "Better or worse than on the held-out split of its training; 95% interval",
       width: 240,
+      minWidth: 220,
       render: ({ drop }) => {
         const [, low, high] = drop?.[metric] ?? [];
         const interval = low === undefined || high === undefined ? "" : ` (${signed(-high)} to ${signed(-low)})`;

@@ -11,10 +11,9 @@ import {
   QueryView,
   StateBadge,
   Time,
-  Tooltip,
   WARNING,
 } from "src/components";
-import { shortRun } from "src/format";
+import { countOf, shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
@@ -34,19 +33,43 @@ const SHOWN_METRICS = 3;
 
 /** All versions: what each is, what it was worth, who made it. A click opens its evaluation. */
 export function VersionTable({ dagId, model, onServer }: { dagId: string; model: string; onServer?: OnServer[] }) {
-  const versions = useVersions(dagId, model);
+  const [, change] = useAddress();
+  const query = useVersions(dagId, model);
+  const versions = useMemo(() => query.data?.pages.flatMap(({ entries }) => entries) ?? [], [query.data]);
+  const problems = query.data?.pages.flatMap((page) => page.problems) ?? [];
+  const total = query.data?.pages.at(-1)?.total_entries ?? 0;
+  const rows = versions.map((version): Row => {
+    return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };
+  });
+  const cards = useExtensions()("model_cards");
+  const columns = useMemo(() => {
+    const all = columnsFor(dagId, model, versions, cards);
+    // A part of the versions is not sorted: the best of it need not be the best of all.
+    return versions.length < total ? all.map((each) => ({ ...each, value: undefined })) : all;
+  }, [dagId, model, versions, total, cards]);
   return (
-    <QueryView query={versions}>
-      {(found) => (
+    <QueryView query={query}>
+      {() => (
         <Box>
-          {found.problems.length > 0 && (
-            <Text mb={2} fontSize="sm" color={WARNING}>
-              Trainings that cannot be read: {found.problems.join("; ")}
+          {problems.length > 0 && (
+            <Text mb={2} fontSize="sm" color={WARNING} overflowWrap="anywhere">
+              Trainings that cannot be read: {problems.join("; ")}
             </Text>
           )}
-          <Found dagId={dagId} model={model} versions={found.entries} onServer={onServer} />
-          {found.entries.length > 1 && (
+          <DataTable
+            label="Versions"
+            name="v"
+            rows={rows}
+            rowKey={({ version }) => String(version)}
+            rowHeight={42}
+            initialSort={{ column: "version", descending: true }}
+            onOpen={({ version }) => change({ tab: "evaluation", version: String(version) }, { push: true })}
+            columns={columns}
+            onEnd={() => query.hasNextPage && !query.isFetching && void query.fetchNextPage()}
+          />
+          {total > 1 && (
             <Text mt={1} fontSize="xs" color="fg.muted">
+              {total > versions.length && `${countOf(versions.length, total, "version")}, more as you scroll. `}
               Each version's figures are of the rows of its own evaluation; Evaluation compares it with the champion of
               its time on the same rows.
             </Text>
@@ -54,34 +77,6 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
         </Box>
       )}
     </QueryView>
-  );
-}
-
-interface Props {
-  dagId: string;
-  model: string;
-  versions: readonly Version[];
-  onServer?: OnServer[];
-}
-
-function Found({ dagId, model, versions, onServer }: Props) {
-  const [, change] = useAddress();
-  const rows = versions.map((version): Row => {
-    return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };
-  });
-  const cards = useExtensions()("model_cards");
-  const columns = useMemo(() => columnsFor(dagId, model, versions, cards), [dagId, model, versions, cards]);
-  return (
-    <DataTable
-      label="Versions"
-      name="v"
-      rows={rows}
-      rowKey={({ version }) => String(version)}
-      rowHeight={42}
-      initialSort={{ column: "version", descending: true }}
-      onOpen={({ version }) => change({ tab: "evaluation", version: String(version) }, { push: true })}
-      columns={columns}
-    />
   );
 }
 
@@ -194,17 +189,11 @@ function State({ server }: { server: OnServer | null | undefined }) {
   if (server === null || server.state === "END") {
     return <Text color="fg.muted">not loaded</Text>;
   }
-  const available = server.state === "AVAILABLE";
-  const badge = (
-    <StateBadge state={server.error ? "error" : available ? "success" : "running"} size="sm">
-      {server.error ? "error" : server.state.toLowerCase()}
+  const { error, state } = server;
+  const badge = error ? "error" : state === "AVAILABLE" ? "success" : "running";
+  return (
+    <StateBadge state={badge} size="sm" title={error ?? undefined}>
+      {error ? "error" : state.toLowerCase()}
     </StateBadge>
-  );
-  return server.error ? (
-    <Tooltip content={server.error}>
-      <span>{badge}</span>
-    </Tooltip>
-  ) : (
-    badge
   );
 }

@@ -32,13 +32,20 @@ export function modelOptions(dagId: string, model: string) {
 /** What serves of a model, and the decisions on it. */
 export const useModel = (dagId: string, model: string) => useQuery(modelOptions(dagId, model));
 
-/** A model's versions. */
+const PAGE = 50;
+
+/** A model's versions in pages, the newest first. */
 export function useVersions(dagId: string, model: string) {
-  return api.useQuery(
+  return api.useInfiniteQuery(
     "get",
     "/api/dags/{dag_id}/models/{model}/versions",
-    { params: { path: path(dagId, model) } },
-    { refetchInterval: (query) => refetchAfter(RECORD_MS, query) },
+    { params: { path: path(dagId, model), query: { limit: PAGE } } },
+    {
+      pageParamName: "offset",
+      initialPageParam: 0,
+      getNextPageParam: (page, pages) => (PAGE * pages.length < page.total_entries ? PAGE * pages.length : undefined),
+      refetchInterval: (query) => refetchAfter(RECORD_MS, query),
+    },
   );
 }
 

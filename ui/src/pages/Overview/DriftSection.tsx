@@ -17,11 +17,13 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
     return (
       <Section title="Drift">
         <Text fontSize="sm" color="fg.muted">
-          {models.length === 0
-            ? "This pipeline serves no model."
-            : unwatched
-              ? "This pipeline is not monitored. Add a DAG with a SkewOperator, which compares requests with the training data."
-              : "No comparisons yet."}
+          {pipeline.health.some(({ about }) => about === "stage")
+            ? "Not known, because an operator cannot be imported."
+            : models.length === 0
+              ? "This pipeline serves no model."
+              : unwatched
+                ? "This pipeline is not monitored. Add a DAG with a SkewOperator, which compares requests with the training data."
+                : "No comparisons yet."}
         </Text>
       </Section>
     );

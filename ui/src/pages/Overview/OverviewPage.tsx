@@ -2,7 +2,8 @@ import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import type { Schemas } from "src/api/client";
 import { type Overview, useActivity, useOverview } from "src/api/pipelines";
-import { AppLink, LoadingBox, QueryView, Redirect, StateBadge, Time } from "src/components";
+import { AppLink, LoadingRows, LoadingSections, QueryView, Redirect, StateBadge, Time, WARNING } from "src/components";
+import { formatList } from "src/format";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { HistoryList } from "src/pages/Models/HistoryList";
 import { historyOf } from "src/pages/Models/history";
@@ -24,7 +25,10 @@ export function OverviewPage() {
   const dagId = useDagId();
   const overview = useOverview(dagId);
   return (
-    <QueryView query={overview} loading={<LoadingBox height="480px" />}>
+    <QueryView
+      query={overview}
+      loading={<LoadingSections titles={["Model", "Last runs", "Drift", "Decisions", "Schedule"]} columns={2} />}
+    >
       {(found) =>
         found.pipeline.dag_id === dagId ? <Loaded {...found} /> : <Redirect to={overviewPath(found.pipeline.dag_id)} />
       }
@@ -88,6 +92,7 @@ const SHOWN = 8;
 function DecisionSection({ overview: { pipeline, models, retraining } }: { overview: Overview }) {
   const details = useQueries({ queries: models.map((model) => modelOptions(pipeline.dag_id, model)) });
   const found = details.flatMap(({ data }) => data ?? []);
+  const unread = models.filter((_, place) => details[place]?.isError && !details[place].data);
   // The decisions of each model by themselves: two models have versions of the same numbers.
   const entries = found
     .flatMap(({ decisions, refused }) => historyOf(decisions, refused))
@@ -104,12 +109,17 @@ function DecisionSection({ overview: { pipeline, models, retraining } }: { overv
   );
   return (
     <Section title="Decisions" more={all}>
-      {entries.length === 0 ? (
-        <Text fontSize="sm" color="fg.muted">
-          {found.length < models.length ? "Loading…" : "No decisions yet."}
+      {unread.length > 0 && (
+        <Text fontSize="sm" color={WARNING}>
+          Not known, because the record of {formatList(unread)} cannot be read.
         </Text>
-      ) : (
-        <HistoryList entries={entries.slice(0, SHOWN)} brief />
+      )}
+      {entries.length > 0 && <HistoryList entries={entries.slice(0, SHOWN)} brief />}
+      {details.some(({ isPending }) => isPending) && <LoadingRows rows={3} />}
+      {entries.length === 0 && details.every(({ data }) => data) && (
+        <Text fontSize="sm" color="fg.muted">
+          No decisions yet.
+        </Text>
       )}
     </Section>
   );
@@ -126,7 +136,7 @@ function ChampionSection({ dagId, model, metric }: Props) {
   const detail = useModel(dagId, model);
   return (
     <Box as="section" aria-label={`Model ${model}`}>
-      <QueryView query={detail}>
+      <QueryView query={detail} loading={<LoadingSections titles={[model]} />}>
         {(found) =>
           found.champion === null && found.decisions.length === 0 ? (
             <Text color="fg.muted" fontSize="sm">

@@ -10,20 +10,17 @@ import { HowToStart } from "src/shell/HowToStart";
 
 const ROW_HEIGHT = 62;
 /** What the list is counted and filtered by, the worst first. */
-const GROUPS = [
-  {
-    name: "need",
-    states: ["broken", "waiting"],
-    words: (count: number) => `${count} need${count === 1 ? "s" : ""} you`,
-  },
-  { name: "unknown", states: ["unknown"], words: (count: number) => `${count} not known` },
-  { name: "warning", states: ["warning"], words: (count: number) => plural(count, "warning") },
-  { name: "idle", states: ["idle"], words: (count: number) => `${count} not serving yet` },
-  { name: "fine", states: ["fine"], words: (count: number) => `${count} fine` },
+const GROUPS: [name: string, states: readonly string[], words: (count: number) => string][] = [
+  ["need", ["broken", "waiting"], (count) => `${count} need${count === 1 ? "s" : ""} you`],
+  ["unknown", ["unknown"], (count) => `${count} not known`],
+  ["warning", ["warning"], (count) => plural(count, "warning")],
+  ["pending", ["pending"], (count) => `${count} not known yet`],
+  ["idle", ["idle"], (count) => `${count} not serving yet`],
+  ["fine", ["fine"], (count) => `${count} fine`],
 ];
 
-const groupOf = (row: Pipeline, activity: Activity | undefined) =>
-  GROUPS.find(({ states }) => states.includes(findingsOf(row, activity)[0].state));
+const groupOf = (row: Pipeline, activity: Activity | undefined): string | undefined =>
+  GROUPS.find(([, states]) => states.includes(findingsOf(row, activity)[0].state))?.[0];
 
 /** All pipelines: their health, the worst first, how they ran, and what serves. */
 export function PipelinesPage() {
@@ -42,11 +39,12 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
   const activity = useActivity(ids);
   const columns = useMemo(() => pipelineColumns(activity), [activity]);
   const groups = useMemo(() => new Map(rows.map((row) => [row, groupOf(row, activity[row.dag_id])])), [rows, activity]);
+  const all = [...groups.values()];
   const shown = useMemo(() => {
     const part = search.toLowerCase();
     return rows.filter(
       (row) =>
-        (wanted.length === 0 || wanted.includes(groups.get(row)?.name ?? "")) &&
+        (wanted.length === 0 || wanted.includes(groups.get(row) ?? "")) &&
         [row.dag_id, row.display_name, row.model?.name ?? "", ...row.monitors.map((each) => each.dag_id)].some((name) =>
           name.toLowerCase().includes(part),
         ),
@@ -60,16 +58,14 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
         columns={columns}
         rowKey={(row) => row.dag_id}
         rowHeight={ROW_HEIGHT}
+        cards
         maxHeight="calc(100vh - 120px)"
         initialSort={{ column: "pipeline", descending: false }}
         toolbar={
           <FilterBar summary={countOf(shown.length, rows.length, "pipeline")}>
             <SearchInput placeholder="Search pipelines and models" />
             <HStack gap={1} wrap="wrap" role="group" aria-label="Health">
-              {GROUPS.map((group) => ({
-                ...group,
-                count: [...groups.values()].filter((each) => each === group).length,
-              }))
+              {GROUPS.map(([name, , words]) => ({ name, words, count: all.filter((each) => each === name).length }))
                 .filter(({ name, count }) => count > 0 || wanted.includes(name))
                 .map(({ name, words, count }) => (
                   <Button

@@ -1,4 +1,4 @@
-import { Box, Skeleton, Text } from "@chakra-ui/react";
+import { Box, Text } from "@chakra-ui/react";
 import { LuUnplug } from "react-icons/lu";
 import type { Activity, Pipeline } from "src/api/pipelines";
 import { type Column, column, Tooltip, TwoLines, WARNING } from "src/components";
@@ -25,7 +25,7 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       width: 210,
       minWidth: 200,
       descendingFirst: true,
-      help: "State, when it ended or started, and its stages",
+      help: "State, when it ended or started, and its stages: a square for each task, such as statistics or training",
       value: (row) => row.last_run?.run_after,
       render: (row) => <RunCell dagId={row.dag_id} run={row.last_run} isPaused={row.is_paused} />,
     }),
@@ -103,15 +103,10 @@ function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activity: Act
         </Box>
       }
       second={
-        <>
-          <Text truncate fontVariantNumeric="tabular-nums">
-            {label}
-            {requests !== null && ` · ${formatCount(requests)} requests`}
-          </Text>
-          {activity === undefined && (
-            <Skeleton height="8px" width="20px" role="status" aria-label="Loading from the server" />
-          )}
-        </>
+        <Text truncate fontVariantNumeric="tabular-nums">
+          {label}
+          {requests !== null && ` · ${formatCount(requests)} requests`}
+        </Text>
       }
     />
   );

@@ -1,6 +1,6 @@
 import { Box, Button, Code, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
-import { useCallback, useMemo } from "react";
+import { useMemo } from "react";
 import { LuExternalLink } from "react-icons/lu";
 import { api, refetchAfter } from "src/api/client";
 import { AppLink, DataTable, Dimmed, Empty, ErrorAlert, LoadingRows, Segments, WARNING } from "src/components";
@@ -73,12 +73,6 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
     () => columnsOf(dagId, names, view === "curves" || view === "differences" ? compared : []),
     [dagId, names, compared, view],
   );
-  const { hasNextPage, isFetching, fetchNextPage } = found;
-  const fetchMore = useCallback(() => {
-    if (hasNextPage && !isFetching) {
-      void fetchNextPage();
-    }
-  }, [hasNextPage, isFetching, fetchNextPage]);
   const opened = query.get("run");
 
   if (found.isPending) {
@@ -112,12 +106,13 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
           rowKey={(run) => run.run_id}
           initialSort={{ column: "start_time", descending: true }}
           sorted
+          cards
           maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
           selected={selected}
           onSelect={setCompared}
           onOpen={(run) => change({ run: run.run_id }, { push: true })}
           opened={opened}
-          onEnd={fetchMore}
+          onEnd={() => found.hasNextPage && !found.isFetching && void found.fetchNextPage()}
           toolbar={
             <Summary
               loaded={runs.length}
