@@ -56,7 +56,10 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
           <Text>
             {formatNumber(loss)}
             {saved !== null && state !== "pooled" && (
-              <chakra.span color="fg.muted"> ({formatPercent(-saved, 2)})</chakra.span>
+              <chakra.span color="fg.muted" title="than the pooled model">
+                {" "}
+                ({formatPercent(Math.abs(saved), 2)} {saved < 0 ? "worse" : "better"})
+              </chakra.span>
             )}
           </Text>
           <Text color="fg.muted">{formatNumber(rows)} rows</Text>

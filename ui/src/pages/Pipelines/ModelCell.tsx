@@ -3,6 +3,7 @@ import { LuTriangleAlert } from "react-icons/lu";
 import type { Schemas } from "src/api/client";
 import { AppLink, ERROR, Time, Tooltip, TwoLines } from "src/components";
 import { formatNumber } from "src/format";
+import { metricHeading, metricLabel } from "src/pages/Models/words";
 import { modelsPath } from "src/routes";
 
 type Metric = Schemas["HeadlineMetric"];
@@ -64,9 +65,9 @@ export function Headline({ metric }: { metric: Metric }) {
   const interval = gain ? `, 95% interval ${formatNumber(gain.low, 3)} to ${formatNumber(gain.high, 3)}` : "";
   const better = gain !== null && gain.difference > 0;
   return (
-    <Tooltip content={`${name} on the split ${split}: ${formatNumber(value, 6)}; ${against}${interval}`}>
+    <Tooltip content={`${metricLabel(name)} on the split ${split}: ${formatNumber(value, 6)}; ${against}${interval}`}>
       <Text truncate fontVariantNumeric="tabular-nums" tabIndex={0}>
-        {name} <strong>{formatNumber(value)}</strong>
+        {metricHeading(name)} <strong>{formatNumber(value)}</strong>
         {gain && (
           <Text as="span" ms={2} color={gain.low > 0 || gain.high < 0 ? (better ? "fg.success" : ERROR) : "fg.muted"}>
             {better ? "▲ +" : "▼ "}

@@ -21,7 +21,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
   column("stage", "Stage", {
     fixed: true,
     width: 165,
-    help: "Sorted by position in the pipeline",
+    help: "A stage is a task of the pipeline with an artifact, such as statistics or a training; sorted by position",
     value: (row) => row.position,
     render: ({ stage, task }) => (
       <TwoLines
