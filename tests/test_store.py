@@ -694,11 +694,13 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("place", ["renamed", "empty", "lost+found"])
+@pytest.mark.parametrize("place", ["renamed", "empty", "lost+found", "photos/2026"])
 def test_nothing_is_missing_from_a_store_that_is_away(any_store: ArtifactStore, place: str) -> None:
     write(any_store, {"a": "1"})
     opened = ArtifactStore(any_store.root, storage_options=any_store.storage_options)
     opened.check()  # also a store that a version without the marker made
+    assert MARKER not in names_in(any_store)  # which a look leaves as it is
+    opened.make()
     assert MARKER in names_in(any_store)
     assert read_record(opened, "flights") == ModelRecord()
     if any_store.is_local:

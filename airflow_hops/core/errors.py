@@ -287,9 +287,9 @@ class StoreAway(HopsError):
 
     def __init__(self, root: str) -> None:
         super().__init__(
-            f"the artifact store {root} is away, or new: there is nothing in it, not even its file _store.json. Mount "
-            "it, or correct the field 'store' of the connection of type hops, or '[hops] store'; if it is new, the "
-            "first task of a pipeline makes it"
+            f"the artifact store {root} is away, or new: nothing of a store is there, not even its file _store.json. "
+            "Mount it, or correct the field 'store' of the connection of type hops, or '[hops] store'; if it is new, "
+            "the first task of a pipeline makes it"
         )
         self.root = root
 

@@ -146,15 +146,9 @@ class RuntimeHook(BaseHook):
             StoreAway: it is missing, and not new.
             HopsError: it cannot be reached, or not be written.
         """
-        store = self.open_store()
+        store = self.find_store(is_used)
         with reaching_store(store.root):
-            try:
-                store.check()
-            except StoreAway:
-                if is_used(store.root):
-                    raise
-                store = self.open_store()
-                store.make()
+            store.make()
         self.store = store
 
     def run(

@@ -41,8 +41,11 @@ from airflow_hops.core.store.writer import ArtifactWriter
 
 MARKER = "_store.json"
 """File in the root of a store that is there: an empty mount point, or a folder of another name, does not have it."""
+_RECORDS = {"_backtests", "_cache", "_datasets", "_models", "_owners", "_runs", "_serving", "_trainings"}
 _NOT_OURS = {"lost+found", "_state"}
 """Folders that say nothing of whether a root is a store: of its file system, and of tasks whose store went away."""
+_MOST_DAGS, _MOST_NAMES = 10, (2, 4, 4)
+"""Numbers of DAGs, and of runs, tasks and kinds in each, in which an older store's artifact is looked for."""
 
 FROZEN = "_frozen"
 """Folder of the frozen schemas in a DAG's folder."""
@@ -82,34 +85,38 @@ class ArtifactStore:
             LocalFiles(self.root) if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
         )
         self._local_cache = None if local_cache is None else Path(local_cache)
-        self._marker, self._is_expected = f"{self.root}/{MARKER}", False
+        self._marker, self._is_expected, self._is_marked = f"{self.root}/{MARKER}", False, False
 
     def check(self) -> None:
         """Checks that the store is there; from then on also before it writes, and when it does not find something.
-
-        A store that a version without the marker made gets one.
 
         Raises:
             StoreAway: nothing has been stored at its root, or it is away.
             OSError: there can be no folder at its root.
         """
         self._is_expected = True
-        if not self.files.exists(self._marker):
-            names = [name for name in self.files.names(self.root) if name not in _NOT_OURS and name[0] != "."]
-            if not names:
-                with contextlib.suppress(FileNotFoundError, PermissionError):
-                    self.files.check()
-                raise StoreAway(self.root)
-            with contextlib.suppress(Exception):  # this process may only read, and others write the marker
-                self.files.write(self._marker, b"{}\n")
+        self._is_marked = self.files.exists(self._marker)
+        if not self._is_marked and not self._is_older():
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                self.files.check()
+            raise StoreAway(self.root)
+
+    def _is_older(self) -> bool:
+        """Returns whether a version without the marker has made a store here: it has records, or an artifact."""
+        names = self.files.names(self.root)
+        if _RECORDS & {*names}:
+            return True
+        level = [f"{self.root}/{name}" for name in names if name not in _NOT_OURS][:_MOST_DAGS]
+        for most in _MOST_NAMES:
+            level = [f"{uri}/{name}" for uri in level for name in self.files.names(uri)[:most]]
+        return any(self.files.exists(f"{uri}/{MANIFEST_NAME}") for uri in level)
 
     def make(self) -> None:
-        """Makes a store; after :meth:`check`, it must be there."""
-        if self._is_expected:
-            self.check()
-        else:
+        """Makes a store; after :meth:`check`, it must be there. One that an older version made gets its marker."""
+        if not self._is_marked:
+            self._check_again()
             self.files.write(self._marker, b"{}\n")
-            self._is_expected = True
+        self._is_expected = self._is_marked = True
 
     def _check_again(self) -> None:
         if self._is_expected:
