@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.steps.protocol import Line
 from airflow_hops.core.store import ArtifactStore
@@ -66,12 +67,15 @@ class TaskProgress(JsonFields):
         """Reads the progress of a task instance; None if there is none.
 
         Raises:
-            HopsError: the store cannot be read.
+            HopsError: the store, or the file, cannot be read.
         """
+        uri = _address(store, producer)
         try:
-            return cls.from_dict(store.read_json(_address(store, producer)))
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return cls.from_dict(store.read_json(uri))
+        except FileNotFoundError:
             return None
+        except (TypeError, KeyError) as error:
+            raise UnreadableFile(uri, f": not the progress of a task ({error}); restore it, or remove it") from error
 
 
 class ProgressWriter:

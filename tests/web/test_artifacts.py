@@ -55,7 +55,8 @@ def test_foreign_artifact_is_hidden_without_the_right(api: Api) -> None:
     path = api.artifact_path("validate", "made_here")
     detail = api.get(path, "only:pages").json()
     assert detail["metrics"] == {"none": None}
-    assert detail["inputs"]["rows"] == [{"kind": "examples", "state": "hidden", "fingerprint": None, "address": None}]
+    hidden = {"kind": "examples", "state": "hidden"}
+    assert detail["inputs"]["rows"] == [{**hidden, "detail": None, "fingerprint": None, "address": None}]
     (shown,) = api.get(path, "only:pages,pages_other").json()["inputs"]["rows"]
     assert shown["address"]["dag_id"] == "pages_other"
 

@@ -81,13 +81,6 @@ def test_served_version_is_the_decided_one(api: Api, canary: ModelRecord) -> Non
     assert (model["name"], model["problem"], model["metric"]) == ("pages_model", None, None)
 
 
-def test_unreadable_record_affects_only_its_row(api: Api, canary: ModelRecord) -> None:
-    api.store.write_text(record_uri(api.store, "pages_model"), "no JSON")
-    pipelines = _pipelines(api, "viewer")
-    assert "not a model record" in pipelines["pages_training"]["model"]["problem"]
-    assert pipelines["pages"]["last_run"]["state"] == "success"
-
-
 def test_a_pipeline_is_read_again_when_its_dag_changes(api: Api) -> None:
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session

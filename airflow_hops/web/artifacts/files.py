@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 
 _LOGS = "logs/"
 """Folder of a model with the logs of its training's ranks."""
@@ -53,8 +53,5 @@ def stream_file(result: FoundArtifact, file: str) -> Iterator[bytes]:
     """Yields a file of an artifact. Raises HTTPException as :func:`download_file`."""
     if not result.has(file):
         raise HTTPException(404, f"the {result.artifact.kind} has no file {file!r}")
-    with reaching(result.store):
-        try:
-            return result.store.stream(result.store.file(result.artifact.uri, file))
-        except FileNotFoundError:
-            raise Gone(f"{file} of {result.artifact.uri} was deleted") from None
+    with reaching(result.store, f"{result.artifact.uri}/{file}"):
+        return result.store.stream(result.store.file(result.artifact.uri, file))

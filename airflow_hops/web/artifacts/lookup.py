@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, HTTPException
@@ -218,21 +220,33 @@ def hook_of(hops_conn_id: str) -> RuntimeHook:
     return hook
 
 
+_unused_until: dict[str, datetime] = {}
+"""For each root of a store that is missing: the time up to which no task had returned an artifact in it."""
+
+
 def _is_used(root: str) -> bool:
-    """Returns whether a task has returned an artifact in a store."""
+    """Returns whether a task has returned an artifact in a store; searches what is newer than its last answer."""
+    now, escaped = datetime.now(UTC), json.dumps(json.dumps(f"{root}/")[1:-1])[1:-1]  # as Airflow stores it
     with create_session() as session:
         pipelines = read_pipelines(session)
-        place = cast(XComModel.value, Text).contains(f"{root}/", autoescape=True)
-        return session.scalar(select(XComModel.key).where(XComModel.dag_id.in_(pipelines), place).limit(1)) is not None
+        place = cast(XComModel.value, Text).contains(escaped, autoescape=True)
+        since = XComModel.timestamp >= _unused_until.get(root, datetime.min.replace(tzinfo=UTC))
+        mine = select(XComModel.key).where(XComModel.dag_id.in_(pipelines), since, place)
+        is_used = session.scalar(mine.limit(1)) is not None
+    if not is_used:
+        _unused_until[root] = now - timedelta(hours=1)  # some come to be in the database late
+    return is_used
 
 
 @contextlib.contextmanager
-def reaching(store: ArtifactStore) -> Iterator[None]:
-    """Converts exceptions of a store that cannot be read to HTTPException (502) with the reason."""
+def reaching(store: ArtifactStore, uri: str = "") -> Iterator[None]:
+    """Converts exceptions of a store, or of the file ``uri``, to HTTPException: 410, it was deleted, or 502."""
     try:
         yield
-    except (HTTPException, FileNotFoundError):
+    except HTTPException:
         raise
+    except FileNotFoundError as error:
+        raise Gone(f"{uri or error.filename or error} was deleted") from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     except Exception as error:  # any exception of the file system's client

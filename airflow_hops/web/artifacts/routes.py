@@ -82,6 +82,8 @@ class InputArtifact(Model):
 
     kind: str
     state: Literal["present", "deleted", "unreachable", "hidden"]
+    detail: str | None = None
+    """Reason why it is unreachable."""
     fingerprint: str | None
     address: ArtifactAddress | None
 
@@ -156,8 +158,8 @@ def list_run_artifacts(dag_id: str, run_id: str) -> list[ArtifactEntry]:
         store = hook_of(pipeline.conn_id(address.task_id)).store
         try:
             artifact = held.get(address) or published(store, address.producer, address.kind)
-        except HTTPException:  # unknown whether there is one
-            return None
+        except HTTPException as error:  # unknown whether there is one
+            return _missing(address, Artifact("", address.kind, ""), error)
         return None if artifact is None else _entry(address, artifact, store)
 
     with reading_threads() as readers:
@@ -198,10 +200,13 @@ def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -
     try:
         artifact, manifest = open_artifact(store, artifact)
     except HTTPException as error:
-        state, detail = missing_state(error), str(error.detail)
-        unknown = {"created_at": None, "size_bytes": None, "maker": None}
-        return ArtifactEntry.of(_summary(address, artifact), state=state, detail=detail, **unknown)
+        return _missing(address, artifact, error)
     return _present(address, artifact, manifest)
+
+
+def _missing(address: ArtifactAddress, artifact: Artifact, error: HTTPException) -> ArtifactEntry:
+    facts = {**dict.fromkeys(("created_at", "size_bytes", "maker")), "detail": str(error.detail)}
+    return ArtifactEntry.of(_summary(address, artifact), state=missing_state(error), **facts)
 
 
 def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -> ArtifactEntry:
@@ -217,7 +222,7 @@ def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -
 
 def _input(result: FoundArtifact, user: GetUserDep, artifact: Artifact) -> InputArtifact:
     state: Literal["present", "deleted", "unreachable"] = "present"
-    address = None
+    address = detail = None
     try:
         manifest = manifest_at(result.store, artifact.uri)
         if manifest is None:
@@ -226,6 +231,6 @@ def _input(result: FoundArtifact, user: GetUserDep, artifact: Artifact) -> Input
             address = address_of(manifest)
         else:
             return InputArtifact(kind=artifact.kind, state="hidden", fingerprint=None, address=None)
-    except HTTPException:
-        state = "unreachable"
-    return InputArtifact(kind=artifact.kind, state=state, fingerprint=artifact.fingerprint, address=address)
+    except HTTPException as error:
+        state, detail = "unreachable", str(error.detail)
+    return InputArtifact.of(artifact, state=state, detail=detail, address=address)

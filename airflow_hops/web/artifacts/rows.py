@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from airflow_hops.core.artifacts.page_files import ROWS_FILE, RowsColumn, RowsHeader, pack_rows
 from airflow_hops.core.errors import HopsError
-from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, damaged, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
@@ -75,6 +75,9 @@ def _read(column: RowsColumn, rows: int, row: int | None, file: BinaryIO, start:
     if column.words is not None:
         file.seek(start + column.words[0])
         words = file.read(column.words[1])
+    if len(data) < size * (rows if row is None else 1) or len(words) < (column.words or (0, 0))[1]:
+        raise ValueError(f"it ends within column {column.name!r}")
+    if column.words is not None:
         code = int.from_bytes(data, "little", signed=True) if row is not None else -1
         if row is not None and code >= 0:
             data, words = bytes(size), json.dumps([json.loads(words)[code]]).encode()
@@ -94,13 +97,11 @@ def _opened(found: FoundArtifact, split: str) -> Iterator[tuple[RowsHeader, Bina
         HTTPException: 410, the file was deleted; 502, it is damaged, or the store cannot be read.
     """
     store, uri = found.store, found.store.file(found.artifact.uri, f"{split}/{ROWS_FILE}")
-    with reaching(store):
+    with reaching(store, uri):
         try:
             with store.files.open(uri) as file:
                 (length,) = struct.unpack("<I", file.read(4))
                 text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
                 yield RowsHeader.from_dict(from_json(text)), file, 4 + length
-        except FileNotFoundError:
-            raise Gone(f"{split}/{ROWS_FILE} of {found.artifact.uri} was deleted") from None
         except (struct.error, ValueError, HopsError, TypeError, KeyError) as error:
             raise damaged(uri, error) from error

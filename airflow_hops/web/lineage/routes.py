@@ -103,7 +103,12 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     for each in returned:
         holders.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
     models = {name for pipeline in sharing for _, name in pipeline.models()}
-    records = {name: read_model_record(found.store, name) for name in sorted(models)}
+    records, unread = dict[str, ModelRecord](), []
+    for name in sorted(models):
+        try:
+            records[name] = read_model_record(found.store, name)
+        except HTTPException as error:
+            unread.append(f"Served versions of {name} are not known, because {error.detail}.")
     asked = (dag_id, run_id)
     names = {}  # ids of nodes; those of hidden ones reveal nothing
     for number, (key, node) in enumerate(opened.items()):
@@ -121,7 +126,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
         nodes=nodes,
         edges=edges,
         is_whole=is_whole,
-        notes=_notes(opened.values(), len(returned)),
+        notes=[*_notes(opened.values(), len(returned)), *unread],
     )
 
 

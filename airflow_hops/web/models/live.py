@@ -148,13 +148,13 @@ def get_live_model(
         versions = [LiveVersion(version=v, state="AVAILABLE", traffic_percent=share) for v, share in shares.items()]
         return LiveModel(scores_tables=True, versions=sorted(versions, key=lambda each: -each.version))
     except HopsError as error:
-        return _without_server(served, str(error))
+        return _served_elsewhere(served) or LiveModel(problem=str(error))
     try:
         states = {each.version: each for each in client.status(served.name)}
         stats = client.stats() if server.is_bundled else {}
         series = _series(client, served.name, minutes) if server.is_bundled else None
     except (HopsError, LookupError, TypeError) as error:  # something else may listen there
-        return _without_server(served, str(error), client.address, server.kind)
+        return _served_elsewhere(served) or LiveModel(address=client.address, kind=server.kind, problem=str(error))
     if not states and (external := _served_elsewhere(served)) is not None:
         return external
     counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
@@ -167,20 +167,10 @@ def get_live_model(
     return LiveModel(address=client.address, kind=server.kind, since=since, versions=versions, series=series)
 
 
-def _without_server(
-    served: ServedModelOf, problem: str, address: str | None = None, kind: str | None = None
-) -> LiveModel:
-    """Returns what is known of a model that its connection's server does not serve."""
-    external = _served_elsewhere(served)
-    return external or LiveModel(address=address, kind=kind, problem=problem)
-
-
 def _served_elsewhere(served: ServedModelOf) -> LiveModel | None:
     """Returns what is known of an adopted model that only its endpoint serves; None for others."""
     endpoint = _external_endpoint(served)
-    if endpoint is None:
-        return None
-    return LiveModel(address=endpoint, external=True)
+    return None if endpoint is None else LiveModel(address=endpoint, external=True)
 
 
 def _external_endpoint(served: ServedModelOf) -> str | None:

@@ -59,6 +59,8 @@ class ServedModel(Model):
     metric: HeadlineMetric | None
     problem: str | None
     """Reason why the other fields are unknown: the store cannot be read."""
+    unmeasured: str | None = None
+    """Reason why the metric is unknown, although the champion was evaluated."""
 
 
 def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
@@ -102,9 +104,10 @@ def served_models(
         evaluations = _evaluations(session, [record for _, record, _ in read], readable)
         metrics = list(readers.map(_metric_of, (store for store, *_ in read), evaluations))
     results = {}
-    for model, (_, record, problem), metric in zip(models, read, metrics, strict=True):
+    for model, (_, record, problem), (metric, unmeasured) in zip(models, read, metrics, strict=True):
         champion, challenger = shares_of(record)
-        served = ServedModel(name=model.name, champion=champion, challenger=challenger, metric=metric, problem=problem)
+        shares = {"champion": champion, "challenger": challenger}
+        served = ServedModel(name=model.name, metric=metric, problem=problem, unmeasured=unmeasured, **shares)
         results[model] = served, record
     return results
 
@@ -153,23 +156,27 @@ def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:
     return artifact.kind == "evaluation" and EvaluationProperties.of(artifact).candidate.fingerprint == fingerprint
 
 
-def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> HeadlineMetric | None:
+def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> tuple[HeadlineMetric | None, str | None]:
+    """Returns the metric of an evaluation, or why it is unknown; neither if there is no evaluation."""
     if store is None or evaluation is None:
-        return None
+        return None, None
     try:
         there, _ = open_artifact(store, evaluation)
-        with reaching(store):
-            report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
+        with reaching(store, uri := f"{there.uri}/{REPORT_FILE}"):
+            report = EvaluationReport.from_dict(store.read_json(uri))
         split, figures = next(iter(report.splits.items()))
-        return HeadlineMetric(
+        metric = HeadlineMetric(
             name=report.metric,
             split=split,
             value=figures.candidate.get(report.metric),
             compared_with=report.champion.version if report.champion else None,
             gain=figures.gain,
         )
-    except (HTTPException, FileNotFoundError, ValueError):
-        return None
+    except HTTPException as error:
+        return None, str(error.detail)
+    except (ValueError, TypeError, LookupError, StopIteration) as error:
+        return None, f"{uri} is damaged ({error})"
+    return metric, None
 
 
 class DecidedBy(Model):

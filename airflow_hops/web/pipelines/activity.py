@@ -5,8 +5,9 @@ Pages load it separately, since it waits for model servers; the list of pipeline
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query
@@ -14,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Query
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.errors import HopsError, ServerUnreachable
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.lookup import hook_of
 from airflow_hops.web.artifacts.tasks import PipelineModel, read_pipelines
@@ -51,12 +53,10 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
     asked = sorted({model.hops_conn_id for model in models.values()})
     with reading_threads() as threads:
         answers = dict(zip(asked, threads.map(_ask, asked), strict=True))
-    return {
-        name: _activity(models[name], answers[models[name].hops_conn_id])
-        if name in models
-        else Activity(traffic=None, health=[])
-        for name in shown
-    }
+        hook = cache(hook_of)  # one for all models of a silent server
+        results = threads.map(lambda model: _activity(hook, model, answers[model.hops_conn_id]), models.values())
+        activities = dict(zip(models, results, strict=True))
+    return {name: activities.get(name, Activity(traffic=None, health=[])) for name in shown}
 
 
 def _ask(conn_id: str) -> Mapping[str, Any] | HopsError | str:
@@ -82,20 +82,22 @@ def _ask(conn_id: str) -> Mapping[str, Any] | HopsError | str:
     return result
 
 
-def _activity(model: PipelineModel, answer: Mapping[str, Any] | HopsError | str) -> Activity:
+def _activity(
+    hook: Callable[[str], RuntimeHook], model: PipelineModel, answer: Mapping[str, Any] | HopsError | str
+) -> Activity:
     if isinstance(answer, str):
         return Activity(traffic=LiveModel(problem=answer), health=[])
     if isinstance(answer, HopsError):
-        return _without_answer(model, answer)
+        return _without_answer(hook, model, answer)
     counted = (answer.get("models") or {}).get(model.name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
     return Activity(traffic=LiveModel(versions=sorted(versions, key=lambda each: each.version)), health=[])
 
 
-def _without_answer(model: PipelineModel, error: HopsError) -> Activity:
+def _without_answer(hook: Callable[[str], RuntimeHook], model: PipelineModel, error: HopsError) -> Activity:
     """Returns what is known of a model about which no server tells; one that another installation serves needs none."""
     try:
-        endpoint = external_endpoint(read_model_record(hook_of(model.hops_conn_id).store, model.name))
+        endpoint = external_endpoint(read_model_record(hook(model.hops_conn_id).store, model.name))
     except HTTPException:  # the list of pipelines says so
         endpoint = None
     if endpoint is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import get_args
 
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
@@ -17,9 +18,10 @@ from airflow_hops.airflow_internals.database import (
     instance_columns,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
-from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, producer_in
+from airflow_hops.web.pipelines.health import Finding, State
 from airflow_hops.web.pipelines.routes import (
     PipelineSummary,
     Seen,
@@ -122,7 +124,10 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             proposed=[],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
         )
-    proposed = [result for each in unasked if (result := _proposal(pipeline, each)) is not None]
+    results = [_proposal(pipeline, each) for each in unasked]
+    proposed = [each for each in results if isinstance(each, ProposedSchema)]
+    overview.pipeline.health.extend(each for each in results if isinstance(each, Finding))
+    overview.pipeline.health.sort(key=lambda each: get_args(State).index(each.state))
     return overview.model_copy(update={"proposed": proposed})
 
 
@@ -156,16 +161,19 @@ def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
     return list(newest.values())
 
 
-def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
-    """Returns the proposal of a validation, unless the schema has changed since."""
+def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | Finding | None:
+    """Returns the proposal of a validation, or why it is unknown; None if it was deleted, or the schema has changed."""
     try:
         hook = hook_of(pipeline.conn_id(validation.task_id))
         result = FoundArtifact.open(hook, validation.artifact)
         if not waits_for_decision(result):
             return None
         features = [each.feature for each in anomalous_features(hook.store, result.artifact)]
-    except HTTPException:  # deleted, or the store is unreachable; other parts of the page report it
+    except Gone:
         return None
+    except HTTPException as error:
+        text = f"because the proposal of {validation.task_id} cannot be read"
+        return Finding(state="unknown", about="question", text=text, detail=str(error.detail))
     return ProposedSchema(
         validation=returned_address(validation),
         at=validation.at,

@@ -21,9 +21,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.lookup import (
     TaskArtifact,
     TaskInstancePath,
-    hook_of,
     pipeline_of,
-    reaching,
     run_of,
 )
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
@@ -92,10 +90,7 @@ def get_task_result(of: TaskInstancePath) -> TaskResult:
         raise HTTPException(404, f"run {of.run_id!r} of DAG {of.dag_id!r} has no task instance {of.task!r}")
     reported = None
     if task is not None and one is not None and str(one.state) != "success":
-        store = hook_of(pipeline.conn_id(of.task_id)).store
-        with reaching(store):
-            reported = TaskProgress.read(store, of)
-        reported = reported if reported is not None and reported.try_number == one.try_number else None
+        reported = progress_of(pipeline, of, one.try_number)
     made = list_run_artifacts(of.dag_id, of.run_id) if one is not None and one.state in _ENDED else []
     operator = task.operator if task else str(next(iter(instances.values())).operator)
     listed = {} if one is not None else instances

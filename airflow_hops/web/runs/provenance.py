@@ -5,19 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from contextlib import suppress
 from typing import Any, Literal
 
 from fastapi import APIRouter
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import HopsError
 from airflow_hops.core.steps.run_record import RunRecord, read_code, read_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.record import TrainingRecord
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
-from airflow_hops.web.artifacts.lookup import reaching
+from airflow_hops.web.artifacts.lookup import Gone, manifest_at, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.web.runs.records import Trainings
 from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
@@ -95,9 +93,8 @@ def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
         data = [_data(store, dag_id, role, artifact) for role, artifact in inputs]
         # The statistics of the examples are not an input of every training.
         uri = training.tags.get("hops.statistics")
-        if uri and uri not in {each.uri for each in data}:
-            with suppress(HopsError):
-                data.append(_data(store, dag_id, "statistics", store.manifest(uri).reference(uri)))
+        if uri and uri not in {each.uri for each in data} and (manifest := manifest_at(store, uri)) is not None:
+            data.append(_data(store, dag_id, "statistics", manifest.reference(uri)))
     if record is None:
         return RunProvenance(data=data)
     return RunProvenance.of(record, python=record.python or None, package=record.package_version, data=data)
@@ -138,11 +135,16 @@ def code_files(store: ArtifactStore, step: RunRecord) -> dict[str, bytes]:
 
 
 def _find_step(dag_id: str, training_id: str) -> tuple[RuntimeHook, TrainingRecord, RunRecord | None]:
-    """Returns the hook of a training, its record and that of its step; HTTPException (404) if there is none."""
+    """Returns the hook of a training, its record and that of its step; HTTPException (404, 410) if one is missing."""
     hook = tracking_hook(dag_id)
     _, training = Trainings(hook.store, dag_id).find(training_id)
+    if training.record is None:
+        return hook, training, None
     with reaching(hook.store):
-        return hook, training, None if training.record is None else read_record(hook.store, dag_id, training.record)
+        record = read_record(hook.store, dag_id, training.record)
+    if record is None:
+        raise Gone(f"the record {training.record} of the training's step was deleted from {hook.store.root}")
+    return hook, training, record
 
 
 def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | None:
@@ -157,11 +159,11 @@ def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | Non
 
 def _data(store: ArtifactStore, dag_id: str, role: str, artifact: Artifact) -> RunData:
     facts: dict[str, Any] = {"window": None, "rows": {}, "made_by": None}
-    with suppress(HopsError):
-        manifest = store.manifest(artifact.uri)
-        if manifest.producer.dag_id == dag_id:  # readers of this pipeline may lack access to another one
-            rows = {split: counts.rows_out for split, counts in manifest.rows.items()}
-            facts = {"window": manifest.properties.get("window"), "rows": rows, "made_by": address_of(manifest)}
+    manifest = manifest_at(store, artifact.uri)
+    # Readers of this pipeline may lack access to another one.
+    if manifest is not None and manifest.producer.dag_id == dag_id:
+        rows = {split: counts.rows_out for split, counts in manifest.rows.items()}
+        facts = {"window": manifest.properties.get("window"), "rows": rows, "made_by": address_of(manifest)}
     return RunData.of(artifact, role=role, **facts)
 
 

@@ -156,13 +156,13 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[Producer, s
 
 
 def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
-    """Returns the progress of a try; None if there is none, or the store cannot be read."""
+    """Returns the progress of a try; None if there is none. If it cannot be read, its error says so."""
     try:
         store = hook_of(pipeline.conn_id(producer.task_id)).store
         with reaching(store):
             reported = TaskProgress.read(store, producer)
-    except HTTPException:
-        return None
+    except HTTPException as error:
+        return TaskProgress(try_number, 0.0, error=f"what it reported is not known, because {error.detail}")
     return reported if reported is not None and reported.try_number == try_number else None
 
 

@@ -19,10 +19,11 @@ from airflow_hops.core.training.record import (
     TrainingRecord,
     TrainingTry,
     read_curves,
+    training_uri,
 )
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
-from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
+from airflow_hops.web.artifacts.lookup import Gone, hook_of, pipeline_of, reaching
 from airflow_hops.web.runs.records import TrainingRun, Trainings, dag_run_states
 from airflow_hops.web.types import Limit, Model, Number, Offset, Page
 
@@ -135,6 +136,8 @@ def list_curves(
     _, record = Trainings(store, dag_id).find(training_id)
     with reaching(store):
         stored = read_curves(store, dag_id, training_id).curves
+    if record.figures and not stored:
+        raise Gone(f"{training_uri(store, dag_id, training_id, 'curves')} was deleted")
     return [
         MetricCurve.of(curve, run_id=training_id, metric=name, points=max(len(curve.steps), _count(record, name)))
         for name, curve in stored.items()

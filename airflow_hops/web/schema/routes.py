@@ -14,7 +14,6 @@ from airflow_hops.core.schema.changes import SchemaComparison, compare_aspects
 from airflow_hops.core.schema.history import (
     SCHEMA_FILE,
     SchemaVersion,
-    has_schema,
     is_edited,
     schema_history,
     schema_text,
@@ -101,7 +100,7 @@ def compare_schema_versions(found: FrozenSchema, before: Annotated[int, Query(ge
 
 def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | None:
     uri = store.frozen_schema(dag_id, name)
-    if not has_schema(store, uri):
+    if not {"schema", "history"} & {*store.names(uri.rpartition("/")[0])}:
         return None
     manifest = store.manifest(uri)
     properties = SchemaProperties.of(manifest)

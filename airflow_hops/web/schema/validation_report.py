@@ -18,7 +18,7 @@ from airflow_hops.core.validation_page import (
     quarantine_page,
 )
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact
+from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.web.schema.validations import schema_of, version_of
 from airflow_hops.web.types import Json, Model
@@ -76,7 +76,7 @@ def list_quarantined_rows(found: TaskArtifact, split: Annotated[str, Query(max_l
 def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
     """Returns an input of the validation, or None if it is gone or the user may not read it."""
     for values in found.manifest.inputs.get(role, ()):
-        with contextlib.suppress(HTTPException):
+        with contextlib.suppress(Gone):
             artifact, manifest = open_artifact(found.store, values)
             maker = manifest.producer.dag_id
             if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):

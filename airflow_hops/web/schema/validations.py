@@ -21,13 +21,11 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
 )
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest
-from airflow_hops.core.errors import HopsError
 from airflow_hops.core.schema.history import SchemaVersion, frozen_name, schema_history
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.validation_page import Severity
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_read
 from airflow_hops.web.artifacts.lookup import (
-    Gone,
     hook_of,
     manifest_at,
     missing_state,
@@ -264,12 +262,8 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
     """
     if not any(artifact.metrics.get(name) for name in ("errors", "warnings")) and not artifact.properties.get("drift"):
         return []
-
-    with reaching(store):
-        try:
-            report = store.read_json(f"{artifact.uri}/anomalies.json")
-        except FileNotFoundError:
-            raise Gone(f"anomalies.json of {artifact.uri} was deleted") from None
+    with reaching(store, uri := f"{artifact.uri}/anomalies.json"):
+        report = store.read_json(uri)
     by_feature: dict[str, list[Mapping[str, Any]]] = {}
     # Drift since the champion's training follows the anomalies, which are counted.
     count = report.get("errors", 0) + report.get("warnings", 0)
@@ -299,11 +293,9 @@ def version_of(store: ArtifactStore, schema: Artifact | None, known: dict[str, l
 
     ``known`` has the versions of schemas that were read before, by address.
     """
-    if schema is None or frozen_name(schema.uri) is None:
+    if schema is None or frozen_name(schema.uri) is None or not store.dag_of(schema.uri):
         return None
     if schema.uri not in known:
-        try:
+        with reaching(store):
             known[schema.uri] = schema_history(store, schema.uri)
-        except (HopsError, FileNotFoundError):
-            known[schema.uri] = []
     return max((each.version for each in known[schema.uri] if each.fingerprint == schema.fingerprint), default=None)

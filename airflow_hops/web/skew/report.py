@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, damaged, open_artifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
 _reports: LRUCache[str, str] = LRUCache(64 << 20, getsizeof=len)
@@ -35,12 +35,8 @@ def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
 @cached(_reports, key=lambda store, artifact: artifact.fingerprint, condition=threading.Condition())
 def _read(store: ArtifactStore, artifact: Artifact) -> str:
     there, _ = open_artifact(store, artifact)
-    uri = f"{there.uri}/{REPORT_FILE}"
-    with reaching(store):
-        try:
-            return store.read_text(uri)
-        except FileNotFoundError:
-            raise Gone(f"{uri} was deleted") from None
+    with reaching(store, uri := f"{there.uri}/{REPORT_FILE}"):
+        return store.read_text(uri)
 
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew", tags=["skew"])

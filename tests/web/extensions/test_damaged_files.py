@@ -1,28 +1,44 @@
-"""Every route that shows something answers, whatever the files of the store hold: with it, or with what is wrong."""
+"""Every route answers with what is so, or with why that is not known, whatever the store holds, and if it is away."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from airflow.api.common.delete_dag import delete_dag
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from world import path_of
+from health_world import FILE, WHY, HealthWorld, connections
+from http_answers import HttpRequest, answering
+from other_projects import free_port
+from sqlalchemy import select
+from world import path_of, write_artifact
 
-from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer
-from airflow_hops.core.models.model_record import record_uri
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer, cache_key, name_in
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom, record_uri, write_record
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
+from airflow_hops.core.steps.run_record import write_record as write_step
+from airflow_hops.core.store.artifact_store import MARKER
 from tests.extensions.experiments.written_studies import write_study
 from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api
 from web.test_access import NAMES, _path, protected
+from web.test_training_runs import write as write_training
 
 pytestmark = pytest.mark.runtime
 
 MODEL = NAMES["model"]
+SERVED = "/api/pipelines/activity?dag_id=eta_training"
 BEFORE = Path(__file__).parents[2] / "written_before"
 KEPT = ("kind", "files", "format_version", "fingerprint", "producer")
 """Without these, a manifest is that of another artifact, or of none, and nothing else of it is read."""
@@ -100,11 +116,56 @@ def _facts_changed(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
     return change_facts
 
 
+def _serve(request: HttpRequest) -> tuple[int, Any]:
+    """Answers as a model server with a version of each model."""
+    if request.path.startswith("/v1/models/"):
+        return 200, {"model_version_status": [{"version": "2", "state": "AVAILABLE", "status": {}}]}
+    counts = {"models": {"eta": {"versions": {"2": {"requests": 5}}}}}
+    return (200, counts) if request.path == "/v1/stats" else (404, {"error": "there is no such path"})
+
+
+def _happened(api: Api, settings: pytest.MonkeyPatch, port: int) -> list[dict[str, str]]:
+    """Fills pipelines of every health, a measured training, and a failed, a running and a waiting task."""
+    root = path_of(api.store.root).parent
+    for name, value in connections(root, port).items():
+        settings.setenv(name, value)
+    health = HealthWorld(root)
+    health.fill(datetime.now(UTC))
+    running = health.run("eta_training", datetime.now(UTC), {"train": "deferred"}, "running")
+    write_artifact(api.store, by=running)  # which it has not returned yet
+    stopped = health.run("churn_monitor", datetime.now(UTC), {"skew": "failed"})
+    for task in (running, stopped):
+        health.fail(task, WHY)
+    model = write_artifact(api.store, by=(by := Producer("stock_training", "second", "train")), properties={"a": 1})
+    report = json.loads((BEFORE / "evaluation.json").read_text())
+    report["candidate"]["fingerprint"] = model.fingerprint
+    judged = write_artifact(
+        api.store, "evaluation", {"evaluation.json": json.dumps(report)}, replace(by, task_id="rollout"),
+        properties={name: report[name] for name in ("blessed", "reasons", "candidate", "champion", "model_name")},
+    )  # fmt: skip
+    evaluated = health.run("stock_training", datetime.now(UTC), rollout=judged, train=model)
+    record = ModelRecord(ServedVersion.of(model, 3, "", 100)).after("deployed", 3, "a test", by=by_whom(evaluated))
+    write_record(api.store, "stock", record)
+    inputs = {"examples": [api.reference("examples", "examples").to_dict()]}
+    code = UserCode("7" * 64, {"0/shop/model.py": b"import keras"})
+    step = RunRecord("pages_training", "train", TRAIN_ENTRY, {}, inputs, {}, "0.1.0", "3.11.7", {"numpy": "1.26"}, "")
+    write_step(api.store, key := cache_key({"number": "7"}), replace(step, code=code.fingerprint, code_paths=1), code)
+    trained = write_training(api.store, 7, record=key)
+    (failed,) = path_of(api.store.root).glob("_state/progress/fraud_training/*")
+    return [
+        {"dag_id": "pages_training", "training_id": trained.run_id, "other_run_id": trained.run_id},
+        {"dag_id": "fraud_training", "run_id": name_in(failed.name), "model": "fraud", "task_id": "train"},
+        {"dag_id": "eta_training", "run_id": running.run_id, "model": "eta", "task_id": "train"},
+        {"dag_id": "churn_monitor", "run_id": stopped.run_id, "model": "churn", "task_id": "skew"},
+        {"dag_id": "stock_training", "run_id": evaluated.run_id, "model": "stock", "task_id": "rollout",
+         "kind": "evaluation", "version": "3"},
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
+def addresses(api: Api, run_dag: Any, airflow_settings: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     """Something of everything that routes show, and the parameters of paths that lead there."""
-    store, run_id = api.store, api.pages.run_id
-    root = Path(store.root.removeprefix("file://"))
+    store, root = api.store, path_of(api.store.root)
     paths = {*root.rglob("*")}
     evaluation = (BEFORE / "evaluation.json").read_text()
     notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -125,29 +186,30 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     facts = {"model_name": MODEL, "blessed": True, "reasons": ["x"], "password": "hunter2", "splits": ["eval"]}
     for kind, files in made.items():
         api.write(kind, files, properties=facts, metrics={"auc": 0.7})
-    uri = store.address(Producer("pages", run_id, "statistics"), "statistics")
-    reference = store.manifest(uri).reference(uri).to_dict()
+    reference = api.reference("statistics", "statistics").to_dict()
     window = ["2026-01-05T00:00:00+00:00", "2026-01-12T00:00:00+00:00"]
     skew = run_dag("pages_skew", {"reference": reference, "window": {"seed": 2, "shift": 3, "window": window}})
     store.write_text(record_uri(store, MODEL), (BEFORE / "model_record.json").read_text())
     write_study(store, "pages", NAMES["study"], 30)
     write_backtest(store, NAMES["backtest"], made_up_report("pages_training", MODEL, weeks=9))
-    progress = {"try_number": 1, "began_at": 1.0, "points": [{"at": 1.0, "fraction": 0.5, "text": "x", "metrics": {}}]}
-    for task_id in ("validate", "examples"):
-        uri = store.internal("_state", "progress", "pages", run_id, task_id)
-        store.write_text(f"{uri}.json", json.dumps(progress))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
-    yield [
-        {"dag_id": "pages", "study": NAMES["study"]},
-        {"task_id": "search"},
-        *mine,
-        {"task_id": "statistics", "kind": "statistics"},
-        {"task_id": "schema", "kind": "schema"},
-        {"dag_id": "pages_skew", "run_id": skew.run_id, "task_id": "drift", "kind": "skew"},
-        {"dag_id": "pages_training"},
-        {"dag_id": "pages_monitoring"},
-        {"dag_id": "pages_search"},
-    ]
+    with answering(_serve) as address:
+        port = int(address.rpartition(":")[2])
+        yield [
+            {"dag_id": "pages", "study": NAMES["study"]},
+            {"task_id": "search"},
+            *mine,
+            {"task_id": "statistics", "kind": "statistics"},
+            {"task_id": "schema", "kind": "schema"},
+            {"dag_id": "pages_skew", "run_id": skew.run_id, "task_id": "drift", "kind": "skew"},
+            {"dag_id": "pages_training"},
+            {"dag_id": "pages_monitoring"},
+            *[{"dag_id": each} for each in ("churn_monitor", "price_training")],
+            *_happened(api, airflow_settings, port),
+        ]
+    with create_session() as session:
+        for dag_id in session.scalars(select(DagModel.dag_id).where(DagModel.fileloc == str(FILE))).all():
+            delete_dag(dag_id, session=session)
     with create_session() as session:  # the tests of other modules count runs
         session.delete(session.query(DagRun).filter_by(dag_id="pages_skew", run_id=skew.run_id).one())
     for path in sorted({*root.rglob("*")} - paths, reverse=True):
@@ -155,15 +217,15 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
 
 
 @contextlib.contextmanager
-def damaged(api: Api, manifests: bool, how: Callable[[bytes], bytes] | None) -> Iterator[None]:
-    """Damages all files of the store, or removes them: the manifests or the others; they are whole again afterwards."""
+def damaged(api: Api, pattern: str, how: Callable[[bytes], bytes] | None) -> Iterator[Collection[Path]]:
+    """Damages files of the store, or removes them; yields them, and makes them whole again."""
     whole: dict[Path, bytes] = {}
     try:
-        for path in Path(api.store.root.removeprefix("file://")).rglob("*.json*"):
-            if path.is_file() and (path.name == MANIFEST_NAME) == manifests:
+        for path in path_of(api.store.root).rglob(pattern):
+            if path.is_file() and path.name not in {MARKER, MANIFEST_NAME} - {pattern}:
                 whole[path] = path.read_bytes()
                 path.unlink() if how is None else path.write_bytes(how(whole[path]))
-        yield
+        yield whole
     finally:
         for path, content in whole.items():
             path.write_bytes(content)
@@ -176,11 +238,11 @@ def shown(api: Api, addresses: list[dict[str, str]]) -> dict[str, str]:
     results = {}
     for route in routes:
         for names in addresses:
-            mine = {name: str(value) for name, value in names.items() if f"{{{name}" in route.path}
+            mine = {name: quote(value, safe="") for name, value in names.items() if f"{{{name}" in route.path}
             path = _path(api, route, **mine)
             one = f"{'&' if '?' in path else '?'}study={NAMES['study']}" if "/studies/" in path else ""
             results[path + one] = None
-    answers = {path: api.get(path) for path in results}
+    answers = {path: api.get(path) for path in [*results, SERVED]}
     assert not {path: each.text for path, each in answers.items() if each.status_code == 500}
     return {path: answer.text for path, answer in answers.items() if answer.status_code == 200}
 
@@ -194,12 +256,16 @@ DAMAGES = [
 ]
 
 
+def _files(manifests: bool) -> str:
+    return MANIFEST_NAME if manifests else "*.json*"
+
+
 @pytest.fixture(scope="module")
 def readers(api: Api, shown: dict[str, str]) -> dict[bool, list[str]]:
     """The paths whose answers depend on manifests, and those that depend on other files."""
     results = {}
     for manifests in (True, False):
-        with damaged(api, manifests, TEXTS["a list"]):
+        with damaged(api, _files(manifests), TEXTS["a list"]):
             results[manifests] = [path for path, page in shown.items() if api.get(path).text != page]
     return results
 
@@ -209,7 +275,7 @@ def test_routes_answer_whatever_the_store_holds(
     api: Api, readers: dict[bool, list[str]], manifests: bool, how: Callable[[bytes], bytes] | None
 ) -> None:
     failed = {}
-    with damaged(api, manifests, how):
+    with damaged(api, _files(manifests), how):
         for path in readers[manifests]:
             answer = api.get(path)
             if answer.status_code == 500 or (answer.status_code >= 400 and not answer.json()["detail"]):
@@ -218,29 +284,96 @@ def test_routes_answer_whatever_the_store_holds(
     assert failed == {}
 
 
-@pytest.mark.parametrize("place", ["renamed", "empty"])
+_CLOCK = re.compile(r"\d\d:\d\d UTC")
+
+
+def silent(
+    api: Api, shown: Mapping[str, str], paths: Collection[str], is_named: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Returns the answers that have less than before, by path, and do not name the cause where something is missing.
+
+    A route may answer as before, since it does not need what is away or damaged; refuse, naming the cause; or leave
+    something out, and name the cause in the same object or list.
+    """
+    results: dict[str, Any] = {}
+    for path in (path for path in paths if "/files/" not in path):  # a download shows what is there
+        answer, whole = api.get(path), shown[path]
+        if answer.status_code == 200 and "json" in answer.headers["content-type"]:
+            missing = _missing(json.loads(whole), answer.json(), is_named)
+        else:
+            alike = _CLOCK.sub("", answer.text) == _CLOCK.sub("", whole)
+            missing = [] if alike or is_named(answer.text) else [answer.text[:200]]
+        if missing or answer.status_code == 500:
+            results[path] = answer.status_code, missing
+    return results
+
+
+def _missing(whole: Any, now: Any, is_named: Callable[[str], bool], place: str = "") -> list[str]:
+    """Returns the places of values that became null, empty, shorter or other, without the cause beside them."""
+    if whole == now or (_is_number(whole) and _is_number(now)):
+        return []
+    if isinstance(now, dict | list) and any(map(is_named, _words(now))):
+        return []
+    if isinstance(whole, dict) and isinstance(now, dict):
+        return [each for name in whole for each in _missing(whole[name], now.get(name), is_named, f"{place}.{name}")]
+    if isinstance(whole, list) and isinstance(now, list) and len(whole) == len(now):
+        pairs = enumerate(zip(whole, now, strict=True))
+        return [each for number, (old, new) in pairs for each in _missing(old, new, is_named, f"{place}[{number}]")]
+    return [f"{place}: {whole!r:.90} -> {now!r:.90}"]
+
+
+def _words(value: dict[str, Any] | list[Any]) -> list[str]:
+    """Returns the texts in an object and in its lists, or in a list and in its objects."""
+    objects = [value] if isinstance(value, dict) else [each for each in value if isinstance(each, dict)]
+    items = [item for each in objects for item in each.values()] + (value if isinstance(value, list) else [])
+    items += [item for each in items if isinstance(each, list) for item in each]
+    return [each for each in items if isinstance(each, str)]
+
+
+@pytest.mark.parametrize("place", ["renamed", "empty", "of others"])
 def test_no_route_takes_a_store_that_is_away_for_an_empty_one(api: Api, shown: dict[str, str], place: str) -> None:
-    """An answer is that of before, as it needs no store, or says that the store is away."""
     root = path_of(api.store.root)
     with api.without(root):
-        if place == "empty":
-            root.mkdir()
-        answers = {path: api.get(path).text for path in shown}
-        if place == "empty":
-            root.rmdir()
-    away = [path for path, answer in answers.items() if "is away, or new" in answer]
-    silent = {
-        path: [answer[:200], shown[path][:200]]
-        for path, answer in answers.items()
-        if path not in away and answer != shown[path]
-    }
-    assert silent == {}
-    assert len(away) > 20
+        if place != "renamed":
+            (root / "photos" if place == "of others" else root).mkdir(parents=True)
+        assert silent(api, shown, shown, lambda text: "is away, or new" in text) == {}
+        assert not root.exists() or not (root / MARKER).exists()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+NAMED = ["*.curves.json", "_runs/**/*.json", "code/*", "page_rows.bin", "evaluation.json", "schema.pbtxt", "page.json*"]
+NAMED += ["report.json", "anomalies.json", "performance.json", "training.json", "statistics.json", "notebook.*"]
+"""Files that others name: without them, something is missing."""
+RECORDS = [MANIFEST_NAME, "_models/*", "_trainings/*/*", "_state/**/*.json*", "_frozen/**/*.json"]
+HALVES = [*((name, "half of it") for name in (*RECORDS, *NAMED) if name != "schema.pbtxt")]  # which people may edit
+
+
+@pytest.mark.parametrize(("pattern", "how"), [*HALVES, *((name, "none") for name in NAMED)])
+def test_no_route_takes_a_damaged_file_for_none(
+    api: Api, shown: dict[str, str], readers: dict[bool, list[str]], pattern: str, how: str
+) -> None:
+    paths = {*readers[True], *readers[False]}
+    with damaged(api, pattern, TEXTS.get(how)) as files:
+        inside = [path.relative_to(path_of(api.store.root)) for path in files]
+        names = {str(each) for path in inside for each in (path, *[*path.parents][:2]) if len(each.parts) > 1}
+        names |= {path.stem for path in inside if path.parts[0] == "_runs"}
+        assert names and silent(api, shown, paths, lambda text: any(name in text for name in names)) == {}
+
+
+def test_no_route_takes_a_silent_server_for_one_without_models(
+    api: Api, shown: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    for name, value in connections(path_of(api.store.root).parent, port).items():
+        monkeypatch.setenv(name, value)
+    assert silent(api, shown, shown, lambda text: f"127.0.0.1:{port}" in text) == {}
+    (finding,) = api.get(SERVED).json()["eta_training"]["health"]
+    assert finding["text"] == "the server does not answer" and finding["since"]
 
 
 @pytest.mark.parametrize(
     "part",
-    ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage"],
+    ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage", "pipelines"],
 )
 def test_routes_show_what_the_store_holds(shown: dict[str, str], part: str) -> None:
     assert [path for path in shown if part in path], shown

@@ -13,7 +13,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
   if (model === null) {
     return <Text color="fg.muted">serves no model</Text>;
   }
-  const { name, champion, metric, problem } = model;
+  const { name, champion, metric, problem, unmeasured } = model;
   if (problem !== null) {
     return (
       <TwoLines
@@ -52,7 +52,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
           </Text>
         </>
       }
-      second={metric ? <Headline metric={metric} /> : "no evaluation found"}
+      second={metric ? <Headline metric={metric} /> : unmeasured ? `not known: ${unmeasured}` : "no evaluation found"}
     />
   );
 }
