@@ -66,7 +66,7 @@ describe("stages of a run", () => {
     [
       "evaluation",
       { properties: { blessed: true }, metrics: { eval_auc: 0.71, eval_gain: 0.012 } },
-      "blessed · eval_auc 0.71 · +0.012 to the champion",
+      "blessed · eval AUC 0.71 · +0.012 to the champion",
     ],
     [
       "evaluation",
@@ -80,7 +80,7 @@ describe("stages of a run", () => {
           eval_gain: 0.05,
         },
       },
-      "blessed · eval_brier 0.2 · +0.05 to the champion",
+      "blessed · eval Brier score 0.2 · +0.05 to the champion",
     ],
     ["deployment", { properties: { model_name: "m", version: 3, mode: "canary" } }, "m v3 as canary"],
     [

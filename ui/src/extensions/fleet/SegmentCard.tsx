@@ -56,8 +56,7 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
           <Text>
             {formatNumber(loss)}
             {saved !== null && state !== "pooled" && (
-              <chakra.span color="fg.muted" title="than the pooled model">
-                {" "}
+              <chakra.span color="fg.muted" ms={1} title="than the pooled model">
                 ({formatPercent(Math.abs(saved), 2)} {saved < 0 ? "worse" : "better"})
               </chakra.span>
             )}

@@ -190,9 +190,8 @@ function State({ server }: { server: OnServer | null | undefined }) {
     return <Text color="fg.muted">not loaded</Text>;
   }
   const { error, state } = server;
-  const badge = error ? "error" : state === "AVAILABLE" ? "success" : "running";
   return (
-    <StateBadge state={badge} size="sm" title={error ?? undefined}>
+    <StateBadge state={error ? "error" : state === "AVAILABLE" ? "success" : "running"} size="sm" title={error ?? ""}>
       {error ? "error" : state.toLowerCase()}
     </StateBadge>
   );

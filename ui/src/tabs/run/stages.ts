@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { formatCount, formatNumber, plural } from "src/format";
+import { metricLabel } from "src/pages/Models/words";
 import { foundInWords } from "src/pages/Schema/words";
 import { artifactPath, instanceOf, modelsPath, runsPath, type TaskRef } from "src/routes";
 
@@ -62,7 +63,7 @@ function evaluationWords({ metrics, properties }: ArtifactEntry): string {
   const figure = figures.find((each) => gain && isCompared(each)) ?? figures[0];
   return [
     properties.blessed ? "blessed" : "not blessed",
-    figure && `${figure[0]} ${formatNumber(figure[1])}`,
+    figure && `${metricLabel(figure[0])} ${formatNumber(figure[1])}`,
     gain && `${(gain[1] ?? 0) > 0 ? "+" : ""}${formatNumber(gain[1], 3)} to the champion`,
   ]
     .filter(Boolean)

@@ -3,6 +3,7 @@ import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
 import { LoadingBox, Numbers, QueryView } from "src/components";
 import { formatDuration, formatNumber, formatPercent } from "src/format";
+import { metricHeading } from "src/pages/Models/words";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import type { Curve } from "src/pages/Runs/curves";
 import { pathOf } from "src/routes";
@@ -17,7 +18,7 @@ export function ModelResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }
     <>
       <Numbers
         of={[
-          ...figures.map(([name, value]) => [name.replace("_", " "), formatNumber(value)] as const),
+          ...figures.map(([name, value]) => [metricHeading(name), formatNumber(value)] as const),
           ["ranks", formatNumber(numberIn(properties, "ranks"))],
           ["ranks equal", properties.synchronized === true ? "yes" : "not shown"],
           ["examples/s", formatNumber(metrics.examples_per_second, 3)],
