@@ -183,6 +183,11 @@ def test_only_files_of_the_manifest_are_served(api: Api, file: str) -> None:
     assert "root:" not in answer.text
 
 
+def test_deleted_file_is_410(api: Api) -> None:
+    with api.without(api.folder("statistics", "statistics") / "eval" / "statistics.json"):
+        api.refused(f"{api.artifact_path('statistics', 'statistics')}/files/eval/statistics.json", 410, "was deleted")
+
+
 def test_notebook_page_is_sandboxed(api: Api) -> None:
     api.write("notebook", {"notebook.html": "<script>draw()</script>ü"}, "examples")
     page = f"{api.artifact_path(kind='notebook')}/page"

@@ -9,7 +9,7 @@ from world import write_artifact
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, record_uri, write_record
-from airflow_hops.core.training.record import TrainingRecord, training_of, training_uri, write_training
+from airflow_hops.core.training.record import TrainingCurves, TrainingRecord, training_of, training_uri, write_training
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -27,7 +27,7 @@ def versions(api: Api, whole_store: None) -> dict[int, str]:
         model = write_artifact(api.store, "model", str(version), Producer(DAG, f"run {version}", "train"))
         run_id = training_of(api.store.manifest(model.uri))
         training = TrainingRecord(run_id, "train", "FINISHED", version).with_version(MODEL, version)
-        write_training(api.store, DAG, training.with_metrics([("model.auc", version / 10, 0)]))
+        write_training(api.store, DAG, training.with_metrics([("model.auc", version / 10, 0)]), TrainingCurves())
         uris[version] = training_uri(api.store, DAG, run_id)
         facts = {"fingerprint": model.fingerprint, "model": model.uri}
         record = ModelRecord(ServedVersion.of(model, version, "", 100), None, record.history)
@@ -58,3 +58,11 @@ def test_page_of_versions_reads_only_its_trainings(api: Api, versions: dict[int,
     assert (figures[2], figures[3], figures[4][0]) == (({}, None), ({}, None), {"model.auc": 0.4})
     api.store.remove_text(record_uri(api.store, MODEL))
     assert api.get(PATH).json()["total_entries"] == 0
+
+
+def test_training_without_epochs_has_no_curves(api: Api, versions: dict[int, str]) -> None:
+    run_id = api.get(f"{PATH}?limit=1").json()["entries"][0]["trained_by"]["run_id"]
+    curves = f"/api/dags/{DAG}/training-runs/{run_id}/curves"
+    assert api.get(curves).json() == []
+    api.store.remove_text(versions[VERSIONS].replace(".json", ".curves.json"))
+    api.refused(curves, 410, "was deleted")

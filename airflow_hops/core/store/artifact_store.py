@@ -106,16 +106,19 @@ class ArtifactStore:
         names = self.files.names(self.root)
         if _RECORDS & {*names}:
             return True
-        level = [f"{self.root}/{name}" for name in names if name not in _NOT_OURS][:_MOST_DAGS]
-        for most in _MOST_NAMES:
-            level = [f"{uri}/{name}" for uri in level for name in self.files.names(uri)[:most]]
-        return any(self.files.exists(f"{uri}/{MANIFEST_NAME}") for uri in level)
+        level = [f"{self.root}/{name}" for name in names if name not in _NOT_OURS and name[0] != "."][:_MOST_DAGS]
+        with contextlib.suppress(PermissionError):  # of somebody else's folder
+            for most in _MOST_NAMES:
+                level = [f"{uri}/{name}" for uri in level for name in self.files.names(uri)[:most]]
+            return any(self.files.exists(f"{uri}/{MANIFEST_NAME}") for uri in level)
+        return False
 
     def make(self) -> None:
         """Makes a store; after :meth:`check`, it must be there. One that an older version made gets its marker."""
         if not self._is_marked:
             self._check_again()
-            self.files.write(self._marker, b"{}\n")
+            with contextlib.suppress(*[Exception] * self._is_expected):  # the right may be lacking in an older store
+                self.files.write(self._marker, b"{}\n")
         self._is_expected = self._is_marked = True
 
     def _check_again(self) -> None:

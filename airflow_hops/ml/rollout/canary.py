@@ -175,9 +175,8 @@ class _Step:
         pair, awaited = self._pair, tuple[str, ...]()
         if pair.limits.wait_for_labels and over and not (is_late or progress.judged):
             labelled = pair.labelled(self.rollout.context, self.rollout.model_name)
-            waits = [each for each in pair.compare_labels(labelled, 1.0) if each.verdict == UNKNOWN]
             pair = replace(pair, known=labelled)
-            awaited = tuple(finding.reason for finding in waits)
+            awaited = tuple(each.reason for each in pair.compare_labels(labelled, 1.0) if each.verdict == UNKNOWN)
         over = over and not awaited
         at_end = over and not progress.judged
         # What may be chance delays a step, but ends no rollout; and without a stable version it is never settled.

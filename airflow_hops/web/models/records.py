@@ -174,7 +174,7 @@ def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> tupl
         )
     except HTTPException as error:
         return None, str(error.detail)
-    except (ValueError, TypeError, LookupError, StopIteration) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
         return None, f"{uri} is damaged ({error})"
     return metric, None
 

@@ -233,14 +233,13 @@ def list_model_versions(
         event = first.get(version)
         role, entry = serving.get(version, (None, None))
         run = trainings.get(version)
-        address = RunAddress(dag_id=store.dag_of(models[version].uri), run_id=run.run_id) if run else None
         versions.append(
             RegisteredVersion(
                 version=version,
                 role=role,
                 created_at=None if event is None else datetime.fromisoformat(event.at),
                 made_by=made_by(record, version, readable),
-                trained_by=address,
+                trained_by=RunAddress(dag_id=store.dag_of(models[version].uri), run_id=run.run_id) if run else None,
                 fingerprint=entry.fingerprint if entry else event.fingerprint if event else None,
                 metrics=run.metrics if run else {},
                 last_event=decision,

@@ -17,7 +17,7 @@ from airflow_hops.web.models.records import ServedModel
 from airflow_hops.web.runs.states import LastRun
 from airflow_hops.web.types import Model, Time
 
-State = Literal["broken", "unknown", "waiting", "warning", "idle", "fine"]
+State = Literal["broken", "waiting", "unknown", "warning", "idle", "fine"]
 """Worst first. ``idle``: nothing has run or serves yet; ``unknown``: a fact could not be read."""
 _STATES = get_args(State)
 _OVERDUE = timedelta(hours=1)

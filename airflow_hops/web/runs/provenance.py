@@ -143,7 +143,7 @@ def _find_step(dag_id: str, training_id: str) -> tuple[RuntimeHook, TrainingReco
     with reaching(hook.store):
         record = read_record(hook.store, dag_id, training.record)
     if record is None:
-        raise Gone(f"the record {training.record} of the training's step was deleted from {hook.store.root}")
+        raise Gone(f"the step's record {training.record} was deleted from {hook.store.root}, or not written")
     return hook, training, record
 
 

@@ -1,6 +1,6 @@
 import { Box, chakra, HStack, Table, VisuallyHidden } from "@chakra-ui/react";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { type KeyboardEvent, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { type KeyboardEvent, memo, type ReactNode, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
 import { ColumnChoice } from "src/components/ColumnChoice";
 import { type Column, shownOf, sortRows, widthsOf } from "src/components/table";
@@ -110,8 +110,8 @@ export function DataTable<Row>(props: Props<Row>) {
   const widths = widthsOf(shown, room - (onSelect ? TICK_WIDTH : 0));
   const minWidth = widths.reduce((sum, width) => sum + width, onSelect ? TICK_WIDTH : 0);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: cards have other heights than rows
-  useEffect(() => virtual.measure(), [cards]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: cards have other heights than rows, measured after this
+  useLayoutEffect(() => virtual.measure(), [cards]);
   const atEnd = ordered.length > 0 && items.at(-1)?.index === ordered.length - 1;
   const { onEnd } = props;
   useEffect(() => {
@@ -290,7 +290,7 @@ function Heading<Row>({ column, width, sort, onSort }: HeadingProps<Row>) {
       title={column.help ?? column.label}
       whiteSpace="nowrap"
       overflow="hidden"
-      aria-sort={current === null ? undefined : current.descending ? "descending" : "ascending"}
+      aria-sort={current === null || !column.value ? undefined : current.descending ? "descending" : "ascending"}
     >
       {column.value ? (
         <chakra.button

@@ -218,7 +218,7 @@ def score_part(plan: ScoringPlan, part: TransformPart) -> str:
             StagedFiles() as files,
         ):
             for batch in scan.batches(path, [*columns], rows=plan.batch_rows, row_groups=part.row_groups):
-                keys = _texts(plan.key, batch, where) if plan.key else None
+                keys = key_texts(plan.key, batch, where) if plan.key else None
                 answers = _answers(plan, models, batch, keys, where, summary)
                 for answer in answers:
                     version = answer.by.version
@@ -341,7 +341,7 @@ def _in_order(parts: Sequence[tuple[Array, pa.RecordBatch]]) -> pa.RecordBatch:
     return table.take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
-def _texts(key: str, batch: pa.RecordBatch, where: str) -> pa.Array:
+def key_texts(key: str, batch: pa.RecordBatch, where: str) -> pa.Array:
     """Returns the keys of a batch as texts. Raises BadInput if they have none."""
     column = batch.column(batch.schema.get_field_index(key))
     try:

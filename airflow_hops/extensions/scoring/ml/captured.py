@@ -74,8 +74,8 @@ class ScoredWindow:
             captured_at: Time of the rows.
             shadow: Version whose scores are not handed on.
         """
-        place = capture_path(services)
-        with exclusive(self.store, f"{self._counts}.lock", f"the scores of {self.model_name!r}", _LOCK_S):
+        place, folder = capture_path(services), _counts_of(self.store, self.model_name)
+        with exclusive(self.store, f"{folder}.lock", f"the scores of {self.model_name!r}", _LOCK_S):
             challenger = read_record(self.store, self.model_name).challenger
             canary = None if challenger is None else challenger.since
             recorded = dict(_windows(self.store, self.model_name))
@@ -84,20 +84,14 @@ class ScoredWindow:
                 captured = open_files(place, storage_options_of(services, place, self.store))
                 self._publish(captured, files, shadow, may_stay=canary in (None, counted))
             if canary is not None:
-                versions = {str(name): each for name, each in counts.items()}
-                value = {"at": captured_at.isoformat(), "canary": canary, "versions": versions}
-                self.store.write_text(f"{self._counts}/{self.id}.json", json.dumps(value))
-            for name in (name for name, value in recorded.items() if value.get("canary") != canary):
-                if canary is None or name != f"{self.id}.json":
-                    self.store.remove_text(f"{self._counts}/{name}")
+                value = {"at": captured_at.isoformat(), "canary": canary, "versions": dict(counts)}
+                self.store.write_text(f"{folder}/{self.id}.json", json.dumps(value))
+            for name, each in recorded.items():  # an earlier version did not write of which canary
+                if canary is None or (each.get("canary", canary) != canary and name != f"{self.id}.json"):
+                    self.store.remove_text(f"{folder}/{name}")
 
     def _publish(
-        self,
-        captured: CapturedFiles,
-        files: Mapping[int, Mapping[Path, str]],
-        shadow: int | None,
-        *,
-        may_stay: bool,
+        self, captured: CapturedFiles, files: Mapping[int, Mapping[Path, str]], shadow: int | None, *, may_stay: bool
     ) -> None:
         """Publishes the files that are not there, and removes the window's others."""
         # A rollout reads rows by the time of their file: those of a window that it has not counted appear again.
@@ -114,10 +108,6 @@ class ScoredWindow:
                 captured.publish(folder, tail, path.read_bytes())
         for name in own.keys() - stay:
             captured.remove(folder, name)
-
-    @property
-    def _counts(self) -> str:
-        return _counts_of(self.store, self.model_name)
 
 
 def scored_rows(store: ArtifactStore, model_name: str, since: str) -> dict[int, dict[str, int]]:

@@ -18,10 +18,11 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.extensions import LOOPS, extensions
 from airflow_hops.core.models.model_record import find_record
 from airflow_hops.core.names import suggestion
+from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.sources.sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
-from airflow_hops.core.times import as_utc
+from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.scoring.operators.run_windows import RunWindow, run_window, silent_after
 from airflow_hops.extensions.scoring.operators.score import ScoreOperator
 from airflow_hops.operators.base import airflow_error, arguments_of, skipped
@@ -156,35 +157,39 @@ def _check_run(
         if writer is not None:
             write = task.dag.get_task(writer)
             scored = write.rows.operator
-            table, batch, columns = task.render_template([write.table, write.batch, scored.columns], context)
+            rendered = [write.table, write.batch, scored.columns, scored.version]
+            table, batch, columns, version = task.render_template(rendered, context)
             problem = ModelProperties.of(record.champion.model).problem if record.champion else None
             outputs = [OUTPUTS[problem]] if problem in OUTPUTS and scored.signature == "serving_default" else []
-            write.check_table(table, [*(columns or ()), *outputs, "version"])
-            if batch:
+            server = ServerAddress.of(RuntimeHook(scored.hops_conn_id).settings.services)
+            outputs += ["version"] * (version is None and not server.has_process)  # as in the stage
+            if table is not None:  # else a task's output, which is not there yet
+                write.check_table(table, [*(columns or ()), *outputs])
+            if table is not None and batch:
                 uri = str(table["uri"] if isinstance(table, Mapping) else table)
-                _claim(store, f"table {uri!r}", batch, bounds, f"{task.dag_id}.{writer}")
+                _claim(store, f"table {uri!r}", batch, bounds, task.dag_id)
         if window.key:
             _claim(store, f"captured rows of {task.dag_id!r}", window.key, bounds, task.dag_id)
     except HopsError as error:
         raise airflow_error(error) from error
 
 
-def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], task: str) -> None:
-    """Records a window that a task writes to a place. Raises BadInput if some of its rows are of another one."""
+def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], dag_id: str) -> None:
+    """Records a window that a DAG writes to a place. Raises BadInput if some of its rows are of another one."""
     folder = store.internal("_state", "scored_windows", _digest(place))
-    start, end = (as_utc(bound).strftime("%Y%m%dT%H%M%S%f") if bound else "" for bound in bounds)
+    start, end = (sortable(bound) if window_time("the window", bound) else "" for bound in bounds)
     own = f"{start}_{end}_{_digest(batch)}.json"
     with exclusive(store, f"{folder}.lock", place, _LOCK_S):
-        for file in (f"{folder}/{name}" for name in store.names(folder)):
-            first, last, digest = file.rpartition("/")[2].removesuffix(".json").split("_")
+        for name in (name for name in store.names(folder) if name.endswith(".json")):  # without what a kill has left
+            first, last, digest = name.removesuffix(".json").split("_")
             if digest == _digest(batch) or (first < end and start < last):
-                other = store.read_json(file)
-                if (other["batch"], other["task"]) != (batch, task):
+                other = store.read_json(f"{folder}/{name}")
+                if (other["batch"], other["dag_id"]) != (batch, dag_id):
                     raise BadInput(
-                        f"{place}: the window {batch!r} of {task} has rows that {other['task']} writes as "
-                        f"{other['batch']!r}; run the DAG of that window, or remove its rows and {file}"
+                        f"{place}: the window {batch!r} of {dag_id} has rows that {other['dag_id']} writes as "
+                        f"{other['batch']!r}; run the DAG of that window, or remove its rows and {folder}/{name}"
                     )
-        store.write_text(f"{folder}/{own}", json.dumps({"task": task, "place": place, "batch": batch}))
+        store.write_text(f"{folder}/{own}", json.dumps({"dag_id": dag_id, "place": place, "batch": batch}))
 
 
 def _digest(text: str) -> str:

@@ -12,8 +12,10 @@ from zoneinfo import ZoneInfo
 from croniter import croniter  # type: ignore[import-untyped]  # of Airflow
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.times import as_utc
 from airflow_hops.operators.base import partition_key
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_TICKS = 300
 _LONGEST = {
     "%Y": timedelta(days=366),
@@ -64,7 +66,7 @@ def run_window(dag_run: Any, schedule: Any, *, has_time: bool) -> RunWindow:
         return RunWindow()
     delta = getattr(schedule, "delta", None)
     if isinstance(delta, timedelta) and bounds[1] - bounds[0] == delta:  # ends now, if triggered by hand
-        first = datetime.fromtimestamp(bounds[0].timestamp() // delta.total_seconds() * delta.total_seconds(), UTC)
+        first = _EPOCH + (as_utc(bounds[0].isoformat()) - _EPOCH) // delta * delta
         bounds = first, first + delta
     start, end = (bound.isoformat() for bound in bounds)
     return RunWindow(start, end, partition_key((start, end)))
@@ -73,7 +75,8 @@ def run_window(dag_run: Any, schedule: Any, *, has_time: bool) -> RunWindow:
 def _partition(key: str, schedule: Any) -> tuple[str, str]:
     if "|" in key:  # of an asset of this package
         start, _, end = key.partition("|")
-        return start, end
+        if start and end:
+            return start, end
     zone = _zone(schedule)
     start, end = (time.replace(tzinfo=zone).astimezone(UTC).isoformat() for time in _local_times(key, schedule))
     return start, end

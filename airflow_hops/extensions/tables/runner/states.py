@@ -120,7 +120,7 @@ def check_table(table: Table, columns: Sequence[str]) -> None:
     hook = _query_module().hook_of(required_connection("conn_id", str(table.conn_id))[0])
     from airflow_hops.extensions.tables.runner.write import opened_table
 
-    with opened_table(table, hook) as (session, _):
+    with opened_table(table, hook, writes=False) as (session, _):
         session.columns(columns, are_all=False)
 
 

@@ -83,13 +83,13 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
 
 
 @contextmanager
-def opened_table(table: Table, hook: Any) -> Iterator[tuple[_Session, Any]]:
+def opened_table(table: Table, hook: Any, *, writes: bool = True) -> Iterator[tuple[_Session, Any]]:
     """Yields a table and the connection, in a transaction that ends without a change unless it is committed."""
     where = f"table {table.uri!r}"
     if hook.conn_type in _NO_TRANSACTIONS:
         raise BadInput(f"{where}: {hook.conn_type} loads files, not rows; use an operator of its provider")
     with connected(hook, where) as opened, failing(where), _transaction(hook, opened) as connection:
-        yield _Session(hook, connection, server_of(opened), table), connection
+        yield _Session(hook, connection, server_of(opened), table, writes=writes), connection
 
 
 @contextmanager
@@ -126,11 +126,11 @@ class _OneCursor:
 
 
 class _Session:
-    def __init__(self, hook: Any, connection: Any, server: Server, table: Table) -> None:
+    def __init__(self, hook: Any, connection: Any, server: Server, table: Table, *, writes: bool) -> None:
         self._hook, self._connection, self.server, self._where = hook, connection, server, f"table {table.uri!r}"
         self._table = self._name(table.name or "")
         lock = f"hops {hashlib.sha256(self._table.encode()).hexdigest()[:32]}"
-        for statement in server.begin if not getattr(connection, "in_transaction", False) else ():
+        for statement in server.begin if writes and not getattr(connection, "in_transaction", False) else ():
             with closing(connection.cursor()) as cursor:
                 cursor.execute(statement.format(lock))
                 cursor.fetchall() if cursor.description else None

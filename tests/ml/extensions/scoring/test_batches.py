@@ -12,7 +12,7 @@ import tensorflow as tf
 from echo_models import write_function
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.scoring.ml.batches import SignatureModel, _texts
+from airflow_hops.extensions.scoring.ml.batches import SignatureModel, key_texts
 from airflow_hops.ml.performance.labels import key_of
 
 
@@ -35,7 +35,7 @@ def answer(model: SignatureModel, batch: pa.RecordBatch) -> dict[str, Any]:
     ids=lambda keys: str(keys.type),
 )  # fmt: skip
 def test_labels_find_scored_rows_by_keys_of_any_type(keys: Any) -> None:
-    texts = _texts("key", pa.RecordBatch.from_arrays([keys], ["key"]), "file")
+    texts = key_texts("key", pa.RecordBatch.from_arrays([keys], ["key"]), "file")
     assert key_of([texts], "rows").to_pylist() == key_of([keys], "labels").to_pylist()
 
 

@@ -23,10 +23,8 @@ import { airflowRunPath, lineagePath, runsPath } from "src/routes";
 
 type Version = Schemas["RegisteredVersion"];
 type OnServer = Schemas["LiveVersion"];
-interface Row extends Version {
-  /** Null where it is not loaded; absent where the server does not answer. */
-  server: OnServer | null | undefined;
-}
+/** With what the server tells of it: null where it is not loaded, undefined where the server does not answer. */
+type Row = Version & { server: OnServer | null | undefined };
 
 const EVALUATION = "evaluation.";
 const SHOWN_METRICS = 3;
@@ -35,7 +33,10 @@ const SHOWN_METRICS = 3;
 export function VersionTable({ dagId, model, onServer }: { dagId: string; model: string; onServer?: OnServer[] }) {
   const [, change] = useAddress();
   const query = useVersions(dagId, model);
-  const versions = useMemo(() => query.data?.pages.flatMap(({ entries }) => entries) ?? [], [query.data]);
+  const versions = useMemo(() => {
+    const all = query.data?.pages.flatMap(({ entries }) => entries) ?? [];
+    return [...new Map(all.map((each) => [each.version, each])).values()]; // a new one moves others to the next page
+  }, [query.data]);
   const problems = query.data?.pages.flatMap((page) => page.problems) ?? [];
   const total = query.data?.pages.at(-1)?.total_entries ?? 0;
   const rows = versions.map((version): Row => {
@@ -65,7 +66,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
             initialSort={{ column: "version", descending: true }}
             onOpen={({ version }) => change({ tab: "evaluation", version: String(version) }, { push: true })}
             columns={columns}
-            onEnd={() => query.hasNextPage && !query.isFetching && void query.fetchNextPage()}
+            onEnd={() => query.hasNextPage && !query.isFetching && !query.isError && void query.fetchNextPage()}
           />
           {total > 1 && (
             <Text mt={1} fontSize="xs" color="fg.muted">
@@ -81,8 +82,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
 }
 
 export function columnsFor(dagId: string, model: string, versions: readonly Version[], cards: boolean): Column<Row>[] {
-  const names = new Set(versions.flatMap(({ metrics }) => Object.keys(metrics)));
-  const metrics = [...names]
+  const metrics = [...new Set(versions.flatMap(({ metrics: all }) => Object.keys(all)))]
     .filter((name) => name.startsWith(EVALUATION) && !name.startsWith(`${EVALUATION}champion_`))
     .toSorted((a, b) => Number(b.endsWith("_auc")) - Number(a.endsWith("_auc")));
   return [

@@ -12,8 +12,8 @@ type Finding = Omit<Told, "state"> & { state: HealthState };
 /** The words of each state, worst first; of the counts above the list, too. */
 const HEALTH: Record<HealthState, string> = {
   broken: "broken",
-  unknown: "not known",
   waiting: "waits for you",
+  unknown: "not known",
   warning: "warning",
   pending: "not known yet",
   idle: "not serving yet",

@@ -112,7 +112,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
           onSelect={setCompared}
           onOpen={(run) => change({ run: run.run_id }, { push: true })}
           opened={opened}
-          onEnd={() => found.hasNextPage && !found.isFetching && void found.fetchNextPage()}
+          onEnd={() => found.hasNextPage && !found.isFetching && !found.isError && void found.fetchNextPage()}
           toolbar={
             <Summary
               loaded={runs.length}
