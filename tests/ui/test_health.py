@@ -73,7 +73,7 @@ def test_list_tells_what_is_broken_why_and_what_is_fine(open_page: OpenPage) -> 
     counts = page.get_by_role("group", name="Health").get_by_role("button")
     expect(counts).to_have_text(["3 need you", "2 not known", "2 fine"])
     names = page.locator("tbody tr[data-index] td:first-child a[title]")
-    order = ["eta_training", "fraud_training", "fraud_monitor", "price_training", "churn_training"]
+    order = ["eta_training", "fraud_training", "churn_training", "fraud_monitor", "price_training"]
     expect(names).to_have_text([*order, "stock_scoring", "stock_training"])
     counts.first.click()
     expect(names).to_have_text(["eta_training", "fraud_training", "churn_training"])

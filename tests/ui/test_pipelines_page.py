@@ -29,7 +29,7 @@ def test_pipelines_are_listed_with_their_state_and_filtered(site: Site, open_pag
     row = _row(page, DAG)
     champion, metric = known["model"]["champion"], known["model"]["metric"]
     expect(row).to_contain_text(f"{known['model']['name']} v{champion['version']}")
-    expect(row).to_contain_text(f"{metric['name']} {metric['value']:.4g}")
+    expect(row).to_contain_text(f"{metric['name'].upper()} {metric['value']:.4g}")
     expect(row.get_by_role("link", name=f"Run {known['last_run']['run_id']}")).to_contain_text("success")
     expect(row.get_by_role("img", name="11 of 11 stages ended")).to_be_visible()
     expect(row).to_contain_text(known["health"][0]["text"])
@@ -67,11 +67,12 @@ def test_long_list_draws_visible_rows_and_leads_to_an_overview(site: Site, open_
     page.get_by_role("link", name="Pipelines", exact=True).first.click()
     expect(page.get_by_text("201 pipelines")).to_be_visible()
     assert page.locator("tbody tr[data-index]").count() < 60
-    page.get_by_role("row", name=re.compile(DAG)).focus()
+    expect(page.get_by_role("group", name="Health").get_by_text("200 not known yet")).to_be_visible()
+    page.locator("tbody tr[data-index]").first.focus()
     page.keyboard.press("End")
-    expect(_row(page, "p199")).to_be_visible()
+    expect(_row(page, DAG)).to_be_visible()  # it alone has an answer of its server
     page.keyboard.press("Home")
-    expect(_row(page, DAG).get_by_role("link", name=DAG, exact=True)).to_have_attribute("href", re.compile("/overview"))
+    expect(_row(page, "p000").get_by_role("link", name="p000")).to_have_attribute("href", re.compile("/overview"))
     follow(page, f"{site.url}/plugin/hops/overview?dag={MONITOR}")
     expect(page).to_have_url(re.compile(f"/plugin/hops/overview[?]dag={DAG}$"))
 
