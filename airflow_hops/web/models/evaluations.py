@@ -50,21 +50,21 @@ def get_version_evaluation(
         elif record.began(version) is None and fingerprint is not None:
             returned = judged(session, user, [served.model])[served.model]
         else:
-            return _missing(f"which run made version {version} of model {served.name!r} is not known")
+            return _missing(f"Which run made version {version} of model {served.name!r} is not known")
     evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
     if not evaluations and external_endpoint(record) is not None:
-        return _missing(f"version {version} of model {served.name!r} was adopted, not evaluated here")
+        return _missing(f"Version {version} of model {served.name!r} was adopted, not evaluated here")
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
-        by = f"run {maker.run_id!r} of DAG {maker.dag_id!r}" if maker else "no recent run"
+        by = f"Run {maker.run_id!r} of DAG {maker.dag_id!r}" if maker else "No recent run"
         return _missing(f"{by} evaluated {'no ' if maker else ''}version {version} of model {served.name!r}")
     artifact = FoundArtifact.open(served.hook, evaluations[0].artifact)
     return VersionEvaluation(evaluation=read_evaluation(artifact, returned_address(evaluations[0])))
 
 
 def _missing(why: str) -> VersionEvaluation:
-    return VersionEvaluation(evaluation=None, missing=why[0].upper() + why[1:])
+    return VersionEvaluation(evaluation=None, missing=why)
 
 
 def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:

@@ -109,7 +109,12 @@ def health_of(facts: Facts, now: datetime) -> list[Finding]:
         findings.append(Finding(state="unknown", about="stage", text=text, detail=why))
     if not facts.models and facts.own.last_run is None:
         findings.append(Finding(state="idle", about="run", text="it has not run yet"))
-    return sorted(findings or [_calm(facts)], key=lambda each: _STATES.index(each.state))
+    return worst_first(findings or [_calm(facts)])
+
+
+def worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Returns findings in the order of their states."""
+    return sorted(findings, key=lambda each: _STATES.index(each.state))
 
 
 def hidden() -> list[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import get_args
 
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
@@ -21,7 +20,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, Re
 from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, producer_in
-from airflow_hops.web.pipelines.health import Finding, State
+from airflow_hops.web.pipelines.health import Finding, worst_first
 from airflow_hops.web.pipelines.routes import (
     PipelineSummary,
     Seen,
@@ -126,8 +125,8 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
         )
     results = [_proposal(pipeline, each) for each in unasked]
     proposed = [each for each in results if isinstance(each, ProposedSchema)]
-    overview.pipeline.health.extend(each for each in results if isinstance(each, Finding))
-    overview.pipeline.health.sort(key=lambda each: get_args(State).index(each.state))
+    health = overview.pipeline.health
+    health[:] = worst_first([*health, *(each for each in results if isinstance(each, Finding))])
     return overview.model_copy(update={"proposed": proposed})
 
 
