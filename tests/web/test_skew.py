@@ -78,6 +78,18 @@ def test_feature_details_come_from_the_reports(api: Api, runs: list[Any]) -> Non
     assert {point["state"] for point in unknown} == {"not_compared"}
 
 
+def test_deleted_report_leaves_its_scores_with_a_note(api: Api, runs: list[Any], report_path: Any) -> None:
+    from airflow_hops.web.skew import report as skew_reports
+
+    with api.without(api.folder("drift", "skew", runs[2])):
+        skew_reports._reports.clear()
+        points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
+        assert [point["state"] for point in points[:4]] == ["compared", "compared", "deleted", "compared"]
+        assert "was deleted" in points[2]["detail"]
+        assert api.get(f"/api/dags/{DAG}/skew").json()["entries"][2]["verdict"] == "drift"
+        api.refused(f"{report_path(2)}/skew", 410)
+
+
 def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api, report_path: Any) -> None:
     report = api.get(f"{report_path(1)}/skew").json()
     assert (report["verdict"], report["rows_current"], report["row_skew"]) == ("drift", 1200, None)
