@@ -241,6 +241,16 @@ def test_expired_question_is_reported(asking: Asking) -> None:
         change("success", **retained)
 
 
+def test_deleted_artifacts_are_reported(asking: Asking) -> None:
+    api, first = asking.api, (asking.first.run_id, "validate")
+    with api.without(api.folder("validate", "anomalies", asking.first)):
+        listed = api.get(f"{DAG}/validations").json()["entries"]
+        (gone,) = [each for each in listed if (each["address"]["run_id"], each["address"]["task_id"]) == first]
+        assert (gone["artifact"], gone["errors"], "was deleted" in gone["detail"]) == ("deleted", 0, True)
+        api.refused(f"{asking.path(run=asking.first)}/anomalies", 410)
+    api.refused(f"{asking.path('schema')}/anomalies", 404)
+
+
 @pytest.fixture
 def open_proposal(asking: Asking, whole_store: None) -> str:
     """The path of the second run's proposal, as if nobody had approved it."""
