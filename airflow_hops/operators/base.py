@@ -304,9 +304,12 @@ class HopsOperator(HopsTask):
         return result.value
 
     def has_used(self, root: str, context: Context) -> bool:
-        """Returns whether the task's inputs, or its output in an earlier run, are in a store."""
-        ti = context["ti"]
-        earlier = ti.xcom_pull(task_ids=ti.task_id, include_prior_dates=True)
+        """Returns whether the task's inputs, or its output in an earlier run, are in a store.
+
+        Airflow does not look up earlier values of a task in a loop: there, the inputs alone tell.
+        """
+        ti, is_in_loop = context["ti"], loop_iteration(context) >= 0
+        earlier = None if is_in_loop else ti.xcom_pull(task_ids=ti.task_id, include_prior_dates=True)
         return f"{root}/" in f"{earlier} {self.step_inputs()}"
 
     def launcher_of_try(self, hook: RuntimeHook, context: Context) -> Launcher | None:

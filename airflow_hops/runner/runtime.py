@@ -132,12 +132,10 @@ class RuntimeHook(BaseHook):
         Methods of one that is missing, and not new, raise StoreAway.
         """
         store = self.open_store()
-        try:
-            with reaching_store(store.root):
-                store.check()
-        except StoreAway:
-            return store if is_used(store.root) else self.open_store()
-        return store
+        with contextlib.suppress(StoreAway), reaching_store(store.root):
+            store.check()
+            return store
+        return store if is_used(store.root) else self.open_store()
 
     def make_store(self, is_used: Callable[[str], bool] = lambda root: False) -> None:
         """Makes the artifact store if it is new; see :meth:`find_store`.
