@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.artifacts.target import MULTICLASS, OUTPUTS
-from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.runner.arguments import holds_late
@@ -78,9 +76,4 @@ class WriteTableOperator(HopsOperator):
             return
         from airflow_hops.extensions.tables.runner.states import check_table
 
-        if (several := OUTPUTS[MULTICLASS]) in columns:
-            raise BadInput(
-                f"table {target.uri!r} cannot hold column {several!r}, a list of the classes' probabilities; write to "
-                "one of Iceberg or Delta, or read the artifact of the scores"
-            )
         check_table(target, columns)

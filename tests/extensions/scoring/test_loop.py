@@ -170,12 +170,6 @@ def test_a_loop_without_a_key_or_its_extension_is_refused(monkeypatch: pytest.Mo
         training_loop("churn", **CHURN, score={"rows": ROWS})
 
 
-def test_probabilities_of_several_classes_are_refused_before_a_run_scores() -> None:
-    write = scoring({"rows": ROWS, "to": {"conn_id": "dwh", "name": "t"}}).get_task("write")
-    with pytest.raises(BadInput, match="table 'sql://dwh/t' cannot hold column 'probabilities', a list of the classes"):
-        write.check_table(write.table, ["customer", "probabilities", "version"])
-
-
 class Run:
     """A run of Airflow, for its window."""
 

@@ -758,7 +758,11 @@ def test_a_table_that_does_not_keep_what_is_written_is_left_as_it_was(
             "'b' is in the table alone",
         ),
         ("CREATE TABLE other (a INTEGER)", {"a": [1]}, "no such table: kept"),
-        ("CREATE TABLE kept (a INTEGER)", {"a": [[1]]}, "cannot hold column 'a', which is list"),
+        (
+            "CREATE TABLE kept (a INTEGER)",
+            {"a": [[datetime.date(2026, 11, 1)]]},
+            "cannot hold column 'a', which is list",
+        ),
         ("CREATE TABLE kept (a INTEGER)", {"hops_batch": ["x"]}, "reserved by the table"),
     ],
 )
@@ -773,6 +777,18 @@ def test_a_table_of_other_columns_is_refused(
     monkeypatch.setattr(hook, "conn_type", "gcpbigquery")
     with pytest.raises(BadInput, match="loads files, not rows"), opened_table(Table(conn_id="w", name="kept"), hook):
         raise AssertionError("it is opened")
+
+
+def test_lists_are_written_as_json(sqlite: Sqlite, tmp_path: Path) -> None:
+    store, lists = ArtifactStore(str(tmp_path / "s")), [[0.25, 1e-9], None, [], [None, 1.0]]
+    with contextlib.closing(sqlite.get_conn()) as connection, connection:
+        connection.execute("CREATE TABLE kept (c TEXT, hops_batch TEXT, hops_folder TEXT)")
+    write(store, pa.table({"c": lists}), sqlite, batch="b")
+    with pytest.raises(BadInput, match=r"column 'c', list.* has a value that a driver does not take: .*JSON"):
+        write(store, pa.table({"c": [[float("nan")]]}), sqlite, batch="b")
+    with contextlib.closing(sqlite.get_conn()) as connection:
+        texts = [text for (text,) in connection.execute("SELECT c FROM kept")]
+    assert [None if each is None else json.loads(each) for each in texts] == lists
 
 
 def test_no_rows_replace_those_of_the_batch(sqlite: Sqlite, tmp_path: Path) -> None:

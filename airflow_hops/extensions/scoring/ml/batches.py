@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.captured.scored import SCORED, as_key
@@ -63,6 +64,7 @@ class ScoringPlan:
         captured: Folder for the captured rows, ``v<version>/<split>/``; None to capture nothing.
         captured_at: Their time, that of the look at the versions that serve.
         window: Name of the window, which is part of the captured rows' IDs.
+        classes: Names of the classes, by output with the probabilities of several.
     """
 
     model: Artifact
@@ -78,6 +80,7 @@ class ScoringPlan:
     captured: OutputFolder | None = None
     captured_at: datetime | None = None
     window: str = ""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def canary(self) -> ScoredBy | None:
@@ -257,6 +260,7 @@ class _Answer:
         """Returns the numbers of the rows, and the rows as they are handed on."""
         columns = {name: self._own(batch.column(batch.schema.get_field_index(name))) for name in plan.columns}
         columns |= {name: _as_column(values) for name, values in self.outputs.items()}
+        columns |= {class_column(name): _likeliest(self.outputs[name], names) for name, names in plan.classes.items()}
         if plan.live:
             columns[VERSION] = pa.array(np.full(len(self.rows), self.by.version, np.int64))
         return self.rows, pa.RecordBatch.from_arrays([*columns.values()], [*columns])
@@ -381,13 +385,28 @@ def _load(plan: ScoringPlan, model: Artifact) -> SignatureModel:
 def empty_predictions(model: SignatureModel, plan: ScoringPlan, file: File) -> Any:
     """Returns an empty table with the columns of the predictions."""
     schema = scan.schema(file)
-    fields = [schema.field(name) for name in plan.columns]
+    types = {name: schema.field(name).type for name in plan.columns}
     for name, (dtype, scalar) in model.outputs.items():
         item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
-        fields.append(pa.field(name, item if scalar else pa.list_(item)))
-    if plan.live:
-        fields.append(pa.field(VERSION, pa.int64()))
-    return pa.schema(fields).empty_table()
+        types[name] = item if scalar else pa.list_(item)
+    types |= {class_column(name): pa.string() for name in plan.classes} | ({VERSION: pa.int64()} if plan.live else {})
+    return pa.schema([*types.items()]).empty_table()
+
+
+def class_column(output: str) -> str:
+    """Returns the column with the likeliest of several classes, for the output with their probabilities."""
+    return output.removesuffix(OUTPUTS[MULTICLASS]) + CLASS
+
+
+def _likeliest(values: Array, names: Sequence[str]) -> pa.Array:
+    """Returns the name of each row's likeliest class; null if one of its probabilities is NaN.
+
+    Raises:
+        BadInput: there are more or fewer probabilities than names.
+    """
+    if values.shape[1:] != (len(names),):
+        raise BadInput(f"the model has probabilities of the shape {values.shape}; expected {len(names)} a row: {names}")
+    return pa.array(names, pa.string()).take(pa.array(values.argmax(axis=1), mask=np.isnan(values).any(axis=1)))
 
 
 def _as_column(values: Array) -> Any:
@@ -415,7 +434,4 @@ def _wide(dtype: np.dtype) -> np.dtype:
 
 
 def _is_list(schema: pa.Schema, name: str) -> bool:
-    index = schema.get_field_index(name)
-    if index < 0:
-        return False
-    return is_list(schema.field(index).type)
+    return name in schema.names and is_list(schema.field(name).type)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import MULTICLASS, OUTPUTS
 from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument, MissingColumn, ModelNotFound
 from airflow_hops.core.models.model_record import deployed_model, read_record
 from airflow_hops.core.parquet_writer import write_parquet
@@ -24,6 +25,7 @@ from airflow_hops.extensions.scoring.ml.batches import (
     ScoreSummary,
     ScoringPlan,
     SignatureModel,
+    class_column,
     empty_predictions,
     score_part,
 )
@@ -95,7 +97,10 @@ def run(
         files = {} if is_empty else pool.splits(context, "examples", splits or source.splits or folders)
         loaded = SignatureModel(folder_of_model, signature)
         retained = tuple(columns) if columns is not None else tuple(filter(None, [source.key]))
-        _check(loaded, files, retained, (VERSION,) if live else ())
+        trained = ModelProperties.of(context.store.manifest(model.uri))
+        classes = _classes(trained, loaded)
+        labels = [class_column(output) for output in classes]
+        _check(loaded, files, retained, [*((VERSION,) if live else ()), *(set(labels) - loaded.outputs.keys())])
         for other in live[1:]:
             canary = SignatureModel(model_folder(context.store, other.model), signature)
             _check_canary(canary if shadow else loaded, canary, other, files)
@@ -116,6 +121,7 @@ def run(
             captured=captures,
             captured_at=captured_at,
             window=window.name,
+            classes=classes,
         )
         parts = plan_parts([(split, file) for split, those in files.items() for file in those])
         summaries = run_parts(pool, score_part, plan, parts, ScoreSummary, context.progress)
@@ -128,7 +134,6 @@ def run(
                 write_parquet(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
             remove_leftovers(writer.path / split)
         scored = _by_version(live, summaries)
-        trained = ModelProperties.of(context.store.manifest(model.uri))
         artifact = writer.commit(
             rows=counts,
             metrics={
@@ -145,7 +150,8 @@ def run(
                 signature=signature,
                 splits=tuple(counts),
                 columns=retained,
-                outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
+                outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()}
+                | dict.fromkeys(labels, "string"),
                 key=source.key,
                 window=source.window,
                 problem=trained.problem,
@@ -292,6 +298,14 @@ def _check(
         for name in columns:
             if name not in names:
                 raise MissingColumn(file, name, f", which columns name; there are {', '.join(names)}")
+
+
+def _classes(trained: ModelProperties, model: SignatureModel) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the classes, by output with the probabilities of several."""
+    target = trained.target if trained.label else None
+    several = [each for each in (target.all if target else ()) if each.problem == MULTICLASS]
+    names = {target.output_prefix(each.label) + OUTPUTS[MULTICLASS]: each.classes or () for each in several if target}
+    return {output: classes for output, classes in names.items() if output in model.outputs}
 
 
 def _not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.artifacts.target import OUTPUTS
+from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.extensions import LOOPS, extensions
 from airflow_hops.core.models.model_record import find_record
@@ -161,6 +161,7 @@ def _check_run(
             table, batch, columns, version = task.render_template(rendered, context)
             problem = ModelProperties.of(record.champion.model).problem if record.champion else None
             outputs = [OUTPUTS[problem]] if problem in OUTPUTS and scored.signature == "serving_default" else []
+            outputs += [CLASS] * (OUTPUTS[MULTICLASS] in outputs)
             server = ServerAddress.of(RuntimeHook(scored.hops_conn_id).settings.services)
             outputs += ["version"] * (version is None and not server.has_process)  # as in the stage
             if table is not None:  # else a task's output, which is not there yet

@@ -16,6 +16,8 @@ from airflow_hops.extensions.tables.core.sources import LAKES, SQL, lake_options
 BATCH, FOLDER = "hops_batch", "hops_folder"
 """Columns with the batch that a row was written in, and the folder of the artifact that it comes from."""
 
+PARQUET = "parquet"
+"""Scheme of a folder of Parquet files, one for each batch."""
 _MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
 """Folders that an artifact only has if they contain rows."""
 
@@ -25,14 +27,14 @@ class Table:
     """A table to write to: of a database, ``Table(conn_id=…, name=…)``, or of a lake, ``Table("delta:///lake/late")``.
 
     Attributes:
-        uri: ``iceberg://catalog/namespace.table``, or ``delta://`` with an absolute path or a URI. Of a database it is
-            ``sql://`` with the connection's id and the name, and need not be given.
+        uri: ``iceberg://catalog/namespace.table``, or ``delta://`` or ``parquet://`` with an absolute path or a URI. Of
+            a database it is ``sql://`` with the connection's id and the name, and need not be given.
         conn_id: Connection of a database: of type ``postgres``, or of any other that a provider's hook (``DbApiHook``)
             connects to.
         name: Name of the table in that database, also ``schema.table``.
-        storage_options: Options of pyiceberg's catalogue or of deltalake. Airflow stores them with the task's rendered
-            fields, so put credentials into a connection.
-        storage_conn_id: Connection of type ``aws`` with the credentials of a lake on S3.
+        storage_options: Options of pyiceberg's catalogue, deltalake or, for Parquet, fsspec. Airflow stores them with
+            the task's rendered fields, so put credentials into a connection.
+        storage_conn_id: Connection with the credentials of a lake on S3 (of type ``aws``), or of Parquet's storage.
     """
 
     uri: str = ""
@@ -45,10 +47,11 @@ class Table:
         own = f"{SQL}://{self.conn_id}/{self.name}"
         if self.conn_id and self.name and self.uri in ("", own) and self.storage_conn_id is None:
             object.__setattr__(self, "uri", own)
-        elif self.conn_id or self.name or scheme_of(self.uri) not in LAKES:
+        elif self.conn_id or self.name or scheme_of(self.uri) not in (*LAKES, PARQUET):
             raise BadInput(
                 f"table: uri is {self.uri!r}, conn_id {self.conn_id!r} and name {self.name!r}; expected a uri "
-                "iceberg://catalog/namespace.table or delta://path, or else conn_id and name, and no storage_conn_id"
+                "iceberg://catalog/namespace.table, delta://path or parquet://path, or else conn_id and name, and no "
+                "storage_conn_id"
             )
 
     @classmethod
@@ -80,11 +83,10 @@ class Table:
         conn_id = self.conn_id or self.storage_conn_id
         if conn_id is None:
             return self
-        if self.conn_id is not None:
-            return replace(self, storage_options=options[conn_id])
-        return replace(
-            self, storage_options={**lake_options(self.uri, conn_id, options[conn_id]), **self.storage_options}
-        )
+        known = options[conn_id]
+        if scheme_of(self.uri) in LAKES:
+            known = lake_options(self.uri, conn_id, known)
+        return replace(self, storage_options={**known, **self.storage_options})
 
 
 @dataclass(frozen=True)

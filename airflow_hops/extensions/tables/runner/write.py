@@ -7,6 +7,7 @@ is found, whatever the database. In a database without transactions, a retry rep
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import struct
@@ -37,6 +38,8 @@ _PLACE = "\0"
 """Place of a value in a statement, until it is in the driver's form."""
 _MOST_BYTES = 63
 """Maximum length of a name in PostgreSQL, which cuts off the rest."""
+_JSON = (pa.float32(), pa.float64(), pa.int64(), pa.string(), pa.bool_())
+"""Types of values in lists, which a database gets as JSON."""
 _NO_TRANSACTIONS = ("gcpbigquery",)
 
 
@@ -248,8 +251,8 @@ def _schema(paths: Sequence[Path], where: str) -> pa.Schema:
                 f"{path}: its columns are {schema}, and {first} in other folders; name alike ones in 'folders'"
             )
     for field in first:
-        kinds = pa.types
-        if kinds.is_nested(field.type) or kinds.is_duration(field.type):
+        is_json = getattr(field.type, "value_type", None) in _JSON
+        if (pa.types.is_nested(field.type) and not is_json) or pa.types.is_duration(field.type):
             raise BadInput(
                 f"{where} cannot hold column {field.name!r}, which is {field.type}; convert it, or leave it out"
             )
@@ -277,6 +280,8 @@ def _values(field: pa.Field, column: pa.Array, where: str) -> list[object]:
         if pa.types.is_timestamp(field.type):
             column = column.cast(pa.timestamp("us"))  # in UTC
         values: list[object] = column.to_pylist()
+        if pa.types.is_nested(field.type):
+            return [None if each is None else json.dumps(each, ensure_ascii=False, allow_nan=False) for each in values]
     except (ValueError, OverflowError) as error:
         raise BadInput(
             f"{where}: column {field.name!r}, {field.type}, has a value that a driver does not take: {error}; convert "

@@ -128,7 +128,10 @@ class Loop:
         examples = self.world.examples({"rows": self.rows(window)}, key="id", label="target", window=days)
         services = {"serving_kind": "batch", "serving_capture_path": str(self.world.folder / "scored")}
         ids = {"kind": "predictions", "task_id": "score", "services": services}
-        self.world.run(score.run, examples=examples, model_name=self.name, **ids)
+        scored = self.world.run(score.run, examples=examples, model_name=self.name, **ids)
+        if self.problem == "multiclass":
+            table = pq.read_table(self.world.store.local(scored) / "rows").to_pandas()
+            assert [*table["class"]] == [str(np.argmax(each)) for each in table["probabilities"]]
 
     def ask(self, server: ServerProcess, window: int) -> None:
         rows = self.rows(window)[self.features]
