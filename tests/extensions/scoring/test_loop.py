@@ -337,7 +337,8 @@ def test_windows_are_scored_once_and_kept_apart(
     assert {row[3] for row in result[first]} == {1} and all(0 <= row[2] <= 1 for row in result[first])
     assert len(captured()) == 120
 
-    for claim in (folder.parent / "hops" / "_state" / "scored_windows").glob("*/*.json"):
+    claims = folder.parent / "hops" / "_state" / "scored_windows"
+    for claim in claims.glob("*/*.json"):
         claim.with_name(f".{claim.name}.0123456789ab").touch()  # of a worker that was killed
     # The window again, also by hand at 15:15: nothing changes, and the next one leaves it as it is.
     for hour in (0, 15):
@@ -354,11 +355,12 @@ def test_windows_are_scored_once_and_kept_apart(
 
     # Other DAGs that score the window, or half of it, into the same table are refused before they read anything.
     rows = written()
+    claimed = sorted(claims.glob("*/*.json"))
     for dag_id, hour in (("other_scoring", 0), ("noon_scoring", 12)):
         assert run(dag_id, 2, hour) == {
             "ingest": "failed", "prepare": "upstream_failed", "score": "upstream_failed", "write": "upstream_failed",
         }, dag_id  # fmt: skip
-        assert written() == rows
+        assert written() == rows and sorted(claims.glob("*/*.json")) == claimed
         assert len(captured()) == 30
 
     # Airflow starts the next team's DAG once for each window, with it as its partition.

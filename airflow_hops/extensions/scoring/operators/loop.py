@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -153,7 +154,7 @@ def _check_run(
         window = window_of(context["dag_run"])
         if has_time and window.start == window.end:
             return  # IngestOperator refuses it
-        bounds = (window.start, window.end) if has_time else ("", "")
+        bounds, batches = (window.start, window.end) if has_time else ("", ""), dict[str, str]()
         if writer is not None:
             write = task.dag.get_task(writer)
             scored = write.rows.operator
@@ -167,30 +168,36 @@ def _check_run(
             if table is not None:  # else a task's output, which is not there yet
                 write.check_table(table, [*(columns or ()), *outputs])
             if table is not None and batch:
-                uri = str(table["uri"] if isinstance(table, Mapping) else table)
-                _claim(store, f"table {uri!r}", batch, bounds, task.dag_id)
+                batches[f"table {str(table['uri'] if isinstance(table, Mapping) else table)!r}"] = batch
         if window.key:
-            _claim(store, f"captured rows of {task.dag_id!r}", window.key, bounds, task.dag_id)
+            batches[f"captured rows of {task.dag_id!r}"] = window.key
+        _claim(store, batches, bounds, task.dag_id)
     except HopsError as error:
         raise airflow_error(error) from error
 
 
-def _claim(store: ArtifactStore, place: str, batch: str, bounds: Sequence[str], dag_id: str) -> None:
-    """Records a window that a DAG writes to a place. Raises BadInput if some of its rows are of another one."""
-    folder = store.internal("_state", "scored_windows", _digest(place))
+def _claim(store: ArtifactStore, batches: Mapping[str, str], bounds: Sequence[str], dag_id: str) -> None:
+    """Records the names of a window, by place to write to. Raises BadInput if some of its rows are of another one."""
     start, end = (sortable(bound) if window_time("the window", bound) else "" for bound in bounds)
-    own = f"{start}_{end}_{_digest(batch)}.json"
-    with exclusive(store, f"{folder}.lock", place, _LOCK_S):
-        for name in (name for name in store.names(folder) if name.endswith(".json")):  # without what a kill has left
-            first, last, digest = name.removesuffix(".json").split("_")
-            if digest == _digest(batch) or (first < end and start < last):
+    claims = dict[str, str]()
+    with ExitStack() as locks:
+        for place, batch in batches.items():
+            folder = store.internal("_state", "scored_windows", _digest(place))
+            locks.enter_context(exclusive(store, f"{folder}.lock", place, _LOCK_S))
+            for name in (name for name in store.names(folder) if name.endswith(".json")):  # without what a kill left
+                first, last, digest = name.removesuffix(".json").split("_")
+                if digest != _digest(batch) and (first >= end or start >= last):
+                    continue
                 other = store.read_json(f"{folder}/{name}")
                 if (other["batch"], other["dag_id"]) != (batch, dag_id):
                     raise BadInput(
                         f"{place}: the window {batch!r} of {dag_id} has rows that {other['dag_id']} writes as "
                         f"{other['batch']!r}; run the DAG of that window, or remove its rows and {folder}/{name}"
                     )
-        store.write_text(f"{folder}/{own}", json.dumps({"dag_id": dag_id, "place": place, "batch": batch}))
+            claim = json.dumps({"dag_id": dag_id, "place": place, "batch": batch})
+            claims[f"{folder}/{start}_{end}_{_digest(batch)}.json"] = claim
+        for uri, claim in claims.items():  # none of them if one is refused
+            store.write_text(uri, claim)
 
 
 def _digest(text: str) -> str:
