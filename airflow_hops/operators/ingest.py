@@ -106,11 +106,11 @@ class IngestOperator(SparkOperator):
             raise skipped(context["ti"], reason)
         self._plan(hook, context)
         result = super().run_step(hook, context)
-        if reason := note_new_rows(hook.store, requests, producer_of(context), Artifact.from_dict(result.value)):
+        snapshot = Artifact.from_dict(result.value)
+        if reason := note_new_rows(hook.store, requests, producer_of(context), snapshot):
             raise skipped(context["ti"], reason)
         for committer, sources in self._by("committer").items():
-            plans = {table: self._plans[table] for table in sources}
-            pkgutil.resolve_name(committer)(plans, self._planning(hook, context))
+            pkgutil.resolve_name(committer)(sources, self._plans, self._planning(hook, context), snapshot)
         return result
 
     def _window(self, context: Context) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger
-from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -57,12 +57,16 @@ class Planner(Protocol):
 class Committer(Protocol):
     """The function that a source class names in ``committer``."""
 
-    def __call__(self, plans: Mapping[str, Any], planning: Planning) -> None:
+    def __call__(
+        self, sources: Mapping[str, Any], plans: Mapping[str, Any], planning: Planning, snapshot: Artifact
+    ) -> None:
         """Records that the rows of plans are in a snapshot.
 
         Args:
-            plans: Plan of each table of the class.
-            planning: The task, whose step has succeeded, or found its artifact in the cache.
+            sources: Source of each table of the class.
+            plans: Plan of each table.
+            planning: The task.
+            snapshot: What its step has made, or found in the cache.
 
         Raises:
             HopsError: they cannot be; the task fails, and its retry plans again.

@@ -47,7 +47,7 @@ class ModelServer:
         shares: Its split of the traffic.
         keeps_former: Whether it can serve former champions beside champion and canary.
         has_stats: Whether its counts are at a URL, ``/v1/stats``.
-        why_no_counts: Why it has no counts by version, and what to use instead of a rollout; empty if it has them.
+        reads_log: Whether its counts and captured rows are those of its ingested log, without failed requests.
     """
 
     at: ServerAddress
@@ -59,7 +59,7 @@ class ModelServer:
 
     keeps_former: ClassVar[bool] = True
     has_stats: ClassVar[bool] = True
-    why_no_counts: ClassVar[str] = ""
+    reads_log: ClassVar[bool] = False
 
     @staticmethod
     def of(services: Mapping[str, str], store: ArtifactStore) -> ModelServer:

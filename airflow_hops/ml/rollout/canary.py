@@ -18,6 +18,7 @@ from airflow_hops.core.rollout.decision import (
     BAD,
     DOUBT,
     LEFT,
+    NOT_JUDGED,
     PROMOTED,
     ROLLED_BACK,
     STEP,
@@ -174,7 +175,7 @@ class _Step:
         is_late = over and progress.elapsed_s >= plan.timeout_s
         pair, awaited = self._pair, tuple[str, ...]()
         if pair.limits.wait_for_labels and over and not (is_late or progress.judged):
-            labelled = pair.labelled(self.rollout.context, self.rollout.model_name)
+            labelled = pair.labelled(self.rollout.context, self.rollout.server, self.rollout.model_name)
             pair = replace(pair, known=labelled)
             awaited = tuple(each.reason for each in pair.compare_labels(labelled, 1.0) if each.verdict == UNKNOWN)
         over = over and not awaited
@@ -325,6 +326,8 @@ class _Step:
 
     def _asked(self) -> str:
         canary = self.progress.counts(self.challenger.version)
+        if self.rollout.server.reads_log:
+            return f"{canary.requests} requests in ingested windows of its log, in {self.progress.elapsed_s:.0f} s"
         refused = f", {canary.client_errors} refused" if canary.client_errors else ""
         return f"{canary.requests} requests, {canary.errors} failed{refused}, in {self.progress.elapsed_s:.0f} s"
 
@@ -347,11 +350,12 @@ class _Step:
         limits, progress = self.rollout.limits, self.progress
         canary = progress.counts(self.challenger.version)
         stable = progress.stable_counts(self.champion.version)
-        findings = [compare(canary, stable, limits, significance) for compare in (compare_errors, compare_refusals)]
+        since, rollout = self.since, self.rollout
+        findings = [CanaryFinding("errors", NOT_JUDGED, "rows of a log have no failed or refused requests by version")]
+        if not rollout.server.reads_log:
+            findings = [compare(canary, stable, limits, significance) for compare in (compare_errors, compare_refusals)]
         findings += compare_latency(canary, stable, limits, significance)
-        since = self.since
         if everything:
-            rollout = self.rollout
             findings += pair.compare(rollout.context, rollout.server, rollout.model_name, significance)
         judged = {"version": self.challenger.version, "stable_version": self.champion.version, "since": since}
         return tuple(replace(finding, numbers={**judged, **finding.numbers}) for finding in findings)

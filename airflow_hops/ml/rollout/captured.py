@@ -15,6 +15,7 @@ from airflow_hops.core.performance import PerformanceOptions
 from airflow_hops.core.rollout.decision import NOT_JUDGED, UNKNOWN, CanaryFinding
 from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.snapshot import requests_of_logs
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.answers import Captured, read_captured, read_labelled
 from airflow_hops.ml.rollout.labels import NOTHING, LabelledAnswers, compare_labels
@@ -52,7 +53,7 @@ class ServedPair:
     ) -> list[CanaryFinding]:
         """Compares the predictions of this step, and the losses on labelled rows of all steps."""
         unjudged = self.limits.unjudged_predictions
-        requests = CapturedRequests.of(context.spec.services, context.store, model_name)
+        requests = self._requests(context, server, model_name)
         if requests is None:
             return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
         server.flush_capture()
@@ -67,11 +68,16 @@ class ServedPair:
                 )
                 for name, values in sorted(ours.outputs.items())
             ] or [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
-        return findings + self.compare_labels(self.known or self.labelled(context, model_name), significance)
+        return findings + self.compare_labels(self.known or self.labelled(context, server, model_name), significance)
 
-    def labelled(self, context: StepContext, model_name: str) -> Labelled:
+    def _requests(self, context: StepContext, server: ModelServer, model_name: str) -> CapturedRequests | None:
+        if server.reads_log:
+            return requests_of_logs(context, model_name, self.canary.since)
+        return CapturedRequests.of(context.spec.services, context.store, model_name)
+
+    def labelled(self, context: StepContext, server: ModelServer, model_name: str) -> Labelled:
         """Reads the labelled rows of all steps."""
-        requests = CapturedRequests.of(context.spec.services, context.store, model_name)
+        requests = self._requests(context, server, model_name)
         assert requests is not None
         changes = [datetime.fromisoformat(change) for change in self.changes]
         if self.labels is None:

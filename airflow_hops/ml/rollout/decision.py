@@ -90,7 +90,7 @@ def settle(
         _wait_for_traffic(server, model_name, champion.version)
         server.set_labels(model_name, {"stable": champion.version})
         configured = server.configured(model_name)
-        former = [v for v in record.champions() if v != champion.version and v in configured]
+        former = [v for v in record.champions() if v != champion.version and v in configured and server.keeps_former]
         wanted = sorted([champion.version, *former[: keep_versions - 1]])
         if configured != wanted:
             server.serve(model_name, wanted)

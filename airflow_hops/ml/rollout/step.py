@@ -10,6 +10,7 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.logged_windows import logged_windows
 from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.performance import PerformanceOptions
 from airflow_hops.core.rollout.decision import RolloutDecision
@@ -61,9 +62,17 @@ def poll(
             "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
             f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
         )
-    if server.why_no_counts:
-        raise BadInput(f"model {model_name!r}: {server.why_no_counts}")
-    if limits.get("wait_for_labels"):
+    if server.reads_log and not logged_windows(context.store, model_name):
+        raise BadInput(
+            f"model {model_name!r}: an endpoint of the kind {server.at.kind!r} does not count requests by version, and "
+            "no window of its log was ingested; ingest its log with CapturedSource first, and then while it waits"
+        )
+    if limits.get("wait_for_labels") and server.reads_log:
+        if not labels:
+            raise BadInput(
+                f"model {model_name!r}: limits['wait_for_labels'] needs labels: its endpoint has no feedback"
+            )
+    elif limits.get("wait_for_labels"):
         captured_requests(context, model_name)  # fails if there are none whose labels could come
     joined = PerformanceOptions(**{**labels, "model_name": model_name}) if labels else None
     rollout = CanaryRollout(context, server, model_name, version, RolloutPlan.of(**plan), Limits(**limits), joined)

@@ -8,16 +8,22 @@ import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from airflow.sdk import DAG
 from served_models import Pipeline
 from waiting import address_of, wait_for
+from world import context_of
 
 from airflow_hops.core.errors import BadInput, StepFailed
+from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.extensions.cloud_endpoints.hooks import sagemaker_services
+from airflow_hops.operators import IngestOperator
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
@@ -65,7 +71,28 @@ def test_connection_that_cannot_be_used_is_named() -> None:
         sagemaker_services({"serving_aws_conn_id": "nowhere"})
 
 
-def test_canary_is_deployed_promoted_and_rolled_back(pipeline: Pipeline, services: dict[str, str], api: str) -> None:
+def ingest(folder: Path, model_name: str) -> None:
+    """Ingests 60 requests to each version, written as SageMaker's data capture does, by the operator."""
+    time = datetime.now(UTC)
+    for version in (1, 2):
+        lines = []
+        for number in range(60):
+            sides = {"endpointInput": f"{number},1", "endpointOutput": f"{number / 60}"}
+            data = {side: {"data": text, "encoding": "CSV"} for side, text in sides.items()}
+            event = {"eventId": f"{version}-{number}", "inferenceTime": time.isoformat()}
+            lines.append(json.dumps({"captureData": data, "eventMetadata": event}))
+        path = folder / model_name / f"v{version}" / f"{time:%Y/%m/%d/%H}" / "0.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text("\n".join(lines) + "\n")
+    source = CapturedSource(str(folder), model=model_name, layout="sagemaker", inputs=("age", "fare"))
+    with DAG("logs", schedule=None):
+        operator = IngestOperator(task_id="ingest", sources={"log": source})
+    operator.run_step(RuntimeHook(), context_of("ingest", "logs"))
+
+
+def test_canary_is_deployed_promoted_by_its_log_and_rolled_back(
+    pipeline: Pipeline, services: dict[str, str], api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = f"flights-{uuid.uuid4().hex[:6]}"
     flights = replace(pipeline, name=name)
     keys = {"region_name": "us-east-1", "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
@@ -88,10 +115,13 @@ def test_canary_is_deployed_promoted_and_rolled_back(pipeline: Pipeline, service
     assert deployment.properties["traffic"] == {"1": 80, "2": 20}
     assert weights() == {"v1": 80.0, "v2": 20.0}
     recorded = flights.record()
-    with pytest.raises(StepFailed, match=r"neither requests nor errors of a version.*PromoteModelOperator") as caught:
+    with pytest.raises(StepFailed, match="ingest its log with CapturedSource first") as caught:
         flights.poll(deployment, services=services)
     assert not caught.value.retryable and flights.record() == recorded
-    assert flights.decide("promote", version=None, services=services)["traffic"] == {"2": 100}
+    flights.connect(monkeypatch)
+    ingest(tmp_path / "log", name)
+    rollout = flights.poll(deployment, services=services, steps=[100])
+    assert rollout.properties["decision"] == "promoted" and rollout.metrics["canary_requests"] == 60
     wait_for(lambda: weights() == {"v2": 100.0}, "the former champion's end", 30)
     deploy("third")
     assert weights() == {"v2": 80.0, "v3": 20.0}

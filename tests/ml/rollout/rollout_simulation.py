@@ -276,6 +276,7 @@ def simulate(point: Point, seed: int, patch: pytest.MonkeyPatch) -> RolloutDecis
         last_error=lambda *_: "",
         counts=world.counts,
         has_stats=True,
+        reads_log=False,
         flush_capture=nothing,
     )
     producer = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, iteration=-1)

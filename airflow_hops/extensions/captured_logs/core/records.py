@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import UnreadableFile
+from airflow_hops.core.models.logged_windows import LoggedWindow, note_window
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.plans import Plans
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan, WindowRead
@@ -61,8 +62,8 @@ class LogRecords(Plans):
         """Returns a plan."""
         return WindowPlan.from_dict(self.store.read_json(self.uri(f"{number}.json")))
 
-    def commit(self, plan: WindowPlan) -> None:
-        """Records that a plan's step has succeeded.
+    def commit(self, plan: WindowPlan, window: LoggedWindow | None = None) -> None:
+        """Records that a plan's step has succeeded, and for a rollout, the snapshot with the window's rows.
 
         Raises:
             HopsError: another window was taken since the plan that may have the same entries.
@@ -73,3 +74,5 @@ class LogRecords(Plans):
                 read = WindowRead.from_dict(self.store.read_json(self.uri(f"{plan.number}.read.json")))
             former = LogState.from_dict(self.store.read_json(self.uri("log.json")))
             self.write(former.committed(plan, read), former)
+            if window is not None and read is not None:
+                note_window(self.store, self.path, plan.key, replace(window, last_us=read.last_us or 0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.models.logged_windows import LoggedWindow
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.captured_logs.core.records import LogRecords
 from airflow_hops.extensions.captured_logs.core.source import CapturedSource
@@ -26,12 +28,14 @@ def plan(sources: Mapping[str, CapturedSource], planning: Planning) -> dict[str,
     return dict(planning.hook.run(spec, launcher=planning.launcher, cache=False).value)
 
 
-def commit(plans: Mapping[str, Any], planning: Planning) -> None:
-    """Records that the windows are taken.
+def commit(
+    sources: Mapping[str, CapturedSource], plans: Mapping[str, Any], planning: Planning, snapshot: Artifact
+) -> None:
+    """Records that the windows are taken, as :class:`~airflow_hops.runner.sources.Committer`.
 
     Raises:
         HopsError: another run has taken entries of a log since its window was planned.
     """
-    for value in plans.values():
-        plan = WindowPlan.from_dict(value)
-        LogRecords.of_plan(planning.hook.store, plan).commit(plan)
+    for table, source in sources.items():
+        plan = WindowPlan.from_dict(plans[table])
+        LogRecords.of_plan(planning.hook.store, plan).commit(plan, LoggedWindow(source.model, snapshot.uri, table))

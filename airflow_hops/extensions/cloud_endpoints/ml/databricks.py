@@ -188,8 +188,3 @@ class DatabricksServer(EndpointServer):
     """Endpoints of a workspace of Databricks."""
 
     endpoints: ClassVar[type[CloudEndpoints]] = DatabricksEndpoints
-    why_no_counts: ClassVar[str] = (
-        "Databricks' API has the requests and errors of the last minute only, and a rollout compares those since the "
-        "canary began: judge the canary by SkewOperator and PerformanceOperator of its inference table, and use "
-        "SetTrafficOperator, PromoteModelOperator and RollbackModelOperator instead of RolloutOperator"
-    )

@@ -200,8 +200,3 @@ class SageMakerServer(EndpointServer):
     """Endpoints of SageMaker."""
 
     endpoints: ClassVar[type[CloudEndpoints]] = SageMakerEndpoints
-    why_no_counts: ClassVar[str] = (
-        "SageMaker's API has neither requests nor errors of a version, which a rollout compares (CloudWatch is not "
-        "read): judge the canary by SkewOperator and PerformanceOperator of its captured rows, and use "
-        "SetTrafficOperator, PromoteModelOperator and RollbackModelOperator instead of RolloutOperator"
-    )

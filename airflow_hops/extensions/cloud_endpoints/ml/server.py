@@ -17,6 +17,7 @@ from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.cloud_endpoints.ml.endpoints import CloudEndpoints
+from airflow_hops.ml.captured.snapshot import logged_requests
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.model_server.version_folders import own_folders
 from airflow_hops.serving.models.lookups import refuse_lookup
@@ -30,6 +31,8 @@ class EndpointServer(ModelServer):
     shares: CloudEndpoints
     endpoints: ClassVar[type[CloudEndpoints]]
     keeps_former: ClassVar[bool] = False
+    has_stats: ClassVar[bool] = False
+    reads_log: ClassVar[bool] = True
 
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
@@ -128,8 +131,16 @@ class EndpointServer(ModelServer):
             time.sleep(self.shares.poll_s)
 
     def counts(self, model_name: str, since: str | None = None) -> dict[int, dict[str, Any]]:
-        """Raises BadInput: the service does not count the requests of a version as a rollout needs it."""
-        raise BadInput(f"model {model_name!r}: {self.why_no_counts}")
+        """Returns the requests of each version since a time that are in the ingested windows of its log."""
+        shares, unknown = self.shares.read(model_name), {"errors": 0, "client_errors": 0}
+        requests = logged_requests(self.store, model_name, since) if since else {}
+        return {
+            each: {**unknown, "requests": requests.get(each, 0), "traffic_percent": float(shares.get(each, 0))}
+            for each in self.configured(model_name)
+        }
+
+    def flush_capture(self) -> None:
+        """No-op: the ingest of its log reads what the service has written."""
 
 
 class _Unused:

@@ -18,6 +18,7 @@ from airflow_hops.core.artifacts.properties import DeploymentProperties
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.lineage import COMPARED
+from airflow_hops.core.models.logged_windows import logged_windows
 from airflow_hops.core.models.model_record import read_records
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.files import STAGING, reaching_store
@@ -325,6 +326,8 @@ class Marking:
                 for address in filter(None, (served.model.uri, served.statistics, served.schema)):
                     self._mark(address, reason, must_exist=True)
                 self._mark_value(served.to_dict(), reason)
+            for window in (window for log in logged_windows(self._store, model) for window in log):
+                self._mark(window.snapshot, f"has rows of the log of model {model}")
             serving = {each.version for each in record.serving.values()}
             former = [version for version in record.champions() if version not in serving]
             former = former[: self._of.rule.keep_versions]

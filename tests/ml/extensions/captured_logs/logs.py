@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import RowCounts
+from airflow_hops.core.models.logged_windows import LoggedWindow
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.extensions.captured_logs import CapturedSource
@@ -354,10 +355,10 @@ class Killed(Exception):
     """Raised instead of the end of a run that was killed."""
 
 
-def commit(context: StepContext, plan: Any) -> None:
+def commit(context: StepContext, plan: Any, logged: LoggedWindow | None = None) -> None:
     """Records that the step of a plan has succeeded."""
     window = WindowPlan.from_dict(plan)
-    LogRecords.of_plan(context.store, window).commit(window)
+    LogRecords.of_plan(context.store, window).commit(window, logged)
 
 
 def sorted_rows(tables: Sequence[pa.Table], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -150,7 +150,7 @@ class Nights:
         nothing = lambda *_: None  # noqa: E731
         server: Any = SimpleNamespace(
             exclusive=lambda *_: contextlib.nullcontext(), serve_again=nothing, last_error=lambda *_: "",
-            counts=self.counts, has_stats=self.kind == "bundled", flush_capture=nothing,
+            counts=self.counts, has_stats=self.kind == "bundled", reads_log=False, flush_capture=nothing,
         )  # fmt: skip
         plan = RolloutPlan.of(
             [20, 50, 100], 0.0, min_requests=100, timeout_s=TIMEOUT_NIGHTS * DAY_S, on_timeout="leave",
