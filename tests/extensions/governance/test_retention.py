@@ -32,6 +32,7 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, Produc
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.continued_models import champion_of_run
+from airflow_hops.core.models.logged_windows import LoggedWindow, note_window
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, write_record
 from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.schema.history import freeze_schema
@@ -401,8 +402,11 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     state = store.internal("_state", "tasks", "monitor", "skew", "captured.json")
     runs = {"active": {"after": names[65], "until": names[60]}, "ended": {"after": None, "until": names[90]}}
     store.write_text(state, json.dumps({"until": names[35], "runs": runs, "models": ["flights"]}))
+    logged = make(store, "log", "snapshot", days=40)
+    note_window(store, "log", "window", LoggedWindow("flights", logged.uri, "rows"))
     collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
     files, plan = captured(captures), collection.plan()
+    assert plan.kept[logged.uri] == "has rows of the log of model flights"
     removed = {f"flights/{names[days]}" for days in (100, 95, 90, 85, 70, 65, 55, 50)}
     removed |= {f"flights/_feedback/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
     removal = plan.removals[f"{captures.root}/flights"]
