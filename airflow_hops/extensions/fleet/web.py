@@ -181,10 +181,8 @@ def _versions(user: GetUserDep, served: Served) -> dict[int, _Version]:
             return None
         if artifact.manifest.producer.dag_id not in may_read or not artifact.has(SUMMARY_FILE):
             return None
-        try:
+        with artifact.reading(SUMMARY_FILE):
             return _Version(event.at, SegmentTable.from_dict(artifact.read_json(SUMMARY_FILE)), artifact)
-        except TypeError as error:
-            raise artifact.damaged(SUMMARY_FILE, error) from error
 
     newest = sorted(events)[-_VERSIONS:]
     with reading_threads() as threads:

@@ -65,12 +65,10 @@ class FeaturePage:
             raise HTTPException(409, found.without_page())
         path = f"{dataset}/{PAGE_FILE}"
         lines = found.read_text(path).split("\n")
-        try:
+        with found.reading(path):
             index = PageIndex.from_dict(from_json(lines[0]))
             if any(view.line + len(index.features) >= len(lines) for view in index.views):
                 raise TypeError("lines are missing")
-        except (ValueError, TypeError) as error:
-            raise found.damaged(path, error) from error
         return cls(dataset, index, lines)
 
     def view(self, slice: str | None, weighted: bool) -> FeatureView:

@@ -66,9 +66,8 @@ def missing_state(error: HTTPException) -> Literal["deleted", "unreachable"]:
     return "deleted" if isinstance(error, Gone) else "unreachable"
 
 
-def damaged(uri: str, error: Exception) -> HTTPException:
-    """Returns the answer (502) for a file that does not hold what its step writes."""
-    return HTTPException(502, f"{uri} is damaged ({error}); clear the task that wrote it")
+_UNLIKE = (ValueError, TypeError, LookupError, AttributeError, StopIteration)
+"""Errors of what expects JSON of another shape."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,9 @@ class FoundArtifact:
         maker = self.manifest.producer
         return f"clear task {maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make it again"
 
-    def damaged(self, path: str, error: Exception) -> HTTPException:
-        """Returns the answer (502) for a file that does not hold what its step writes."""
-        return damaged(f"{self.artifact.uri}/{path}", error)
+    def reading(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """Answers for a file that does not hold what its step writes; see :func:`reaching`."""
+        return reaching(self.store, f"{self.artifact.uri}/{path}")
 
     def read_text(self, path: str) -> str:
         """Returns the text of a file.
@@ -131,10 +130,8 @@ class FoundArtifact:
 
     def read_json(self, path: str) -> Any:
         """Returns the JSON value of a file; see :meth:`read_text`. Raises HTTPException (502) if it is not JSON."""
-        try:
+        with self.reading(path):
             return from_json(self.read_text(path))
-        except ValueError as error:
-            raise self.damaged(path, error) from error
 
 
 def find_artifact(
@@ -240,7 +237,10 @@ def _is_used(root: str) -> bool:
 
 @contextlib.contextmanager
 def reaching(store: ArtifactStore, uri: str = "") -> Iterator[None]:
-    """Converts exceptions of a store, or of the file ``uri``, to HTTPException: 410, it was deleted, or 502."""
+    """Converts exceptions of a store, or of the file ``uri``, to HTTPException: 410, it was deleted, or 502.
+
+    What is read from the file is read in the block, so that a file of another shape is called damaged.
+    """
     try:
         yield
     except HTTPException:
@@ -250,6 +250,9 @@ def reaching(store: ArtifactStore, uri: str = "") -> Iterator[None]:
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     except Exception as error:  # any exception of the file system's client
+        if uri and isinstance(error, _UNLIKE):
+            detail = f"{uri} is damaged ({error}); restore it, or clear the task that wrote it"
+            raise HTTPException(502, detail) from error
         raise HTTPException(
             502, f"the artifact store {store.root} cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic_core import from_json
 
 from airflow_hops.core.artifacts.page_files import ROWS_FILE, RowsColumn, RowsHeader, pack_rows
-from airflow_hops.core.errors import HopsError
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
@@ -97,11 +95,7 @@ def _opened(found: FoundArtifact, split: str) -> Iterator[tuple[RowsHeader, Bina
         HTTPException: 410, the file was deleted; 502, it is damaged, or the store cannot be read.
     """
     store, uri = found.store, found.store.file(found.artifact.uri, f"{split}/{ROWS_FILE}")
-    with reaching(store, uri):
-        try:
-            with store.files.open(uri) as file:
-                (length,) = struct.unpack("<I", file.read(4))
-                text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
-                yield RowsHeader.from_dict(from_json(text)), file, 4 + length
-        except (struct.error, ValueError, HopsError, TypeError, KeyError) as error:
-            raise damaged(uri, error) from error
+    with reaching(store, uri), store.files.open(uri) as file:
+        length = int.from_bytes(file.read(4), "little")
+        text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
+        yield RowsHeader.from_dict(from_json(text)), file, 4 + length

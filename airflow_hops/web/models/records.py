@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties
 from airflow_hops.core.evaluation import REPORT_FILE, Difference, EvaluationProperties, EvaluationReport
-from airflow_hops.core.models.model_record import ModelRecord, read_record
+from airflow_hops.core.models.model_record import ModelRecord, read_record, record_uri
 from airflow_hops.core.rollout.decision import CanaryFinding
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.runtime import RuntimeHook
@@ -69,8 +69,10 @@ def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
     Raises:
         HTTPException: 502, the store cannot be read, or the file is not a record.
     """
-    with reaching(store):
-        return read_record(store, model_name)
+    with reaching(store, record_uri(store, model_name)):
+        record = read_record(store, model_name)
+        shares_of(record)  # checks numbers and times of what serves
+        return record
 
 
 def external_endpoint(record: ModelRecord) -> str | None:
@@ -164,18 +166,16 @@ def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> tupl
         there, _ = open_artifact(store, evaluation)
         with reaching(store, uri := f"{there.uri}/{REPORT_FILE}"):
             report = EvaluationReport.from_dict(store.read_json(uri))
-        split, figures = next(iter(report.splits.items()))
-        metric = HeadlineMetric(
-            name=report.metric,
-            split=split,
-            value=figures.candidate.get(report.metric),
-            compared_with=report.champion.version if report.champion else None,
-            gain=figures.gain,
-        )
+            split, figures = next(iter(report.splits.items()))
+            metric = HeadlineMetric(
+                name=report.metric,
+                split=split,
+                value=figures.candidate.get(report.metric),
+                compared_with=report.champion.version if report.champion else None,
+                gain=figures.gain,
+            )
     except HTTPException as error:
         return None, str(error.detail)
-    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
-        return None, f"{uri} is damaged ({error})"
     return metric, None
 
 

@@ -159,8 +159,9 @@ def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> T
     """Returns the progress of a try; None if there is none. If it cannot be read, its error says so."""
     try:
         store = hook_of(pipeline.conn_id(producer.task_id)).store
-        with reaching(store):
+        with reaching(store, f"the report of {producer.task}"):
             reported = TaskProgress.read(store, producer)
+            (reported.error or "" if reported else "").encode()  # a page must be able to show it
     except HTTPException as error:
         return TaskProgress(try_number, 0.0, error=f"what it reported is not known, because {error.detail}")
     return reported if reported is not None and reported.try_number == try_number else None

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, open_artifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
 _reports: LRUCache[str, str] = LRUCache(64 << 20, getsizeof=len)
@@ -25,10 +25,8 @@ def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
     Raises:
         HTTPException: 410, it was deleted or replaced; 502, the store or the report cannot be read.
     """
-    try:
+    with reaching(store, f"{artifact.uri}/{REPORT_FILE}"):
         report: dict[str, Any] = from_json(_read(store, artifact))
-    except ValueError as error:
-        raise damaged(f"{artifact.uri}/{REPORT_FILE}", error) from error
     return report
 
 
@@ -101,6 +99,9 @@ class SkewComparison(Model):
     """A comparison."""
 
     verdict: str
+    model: str | None
+    version: int | None
+    """Version whose training data was used; null if two spans were compared."""
     rows_reference: int
     rows_current: int
     alpha: Number = None
@@ -152,10 +153,8 @@ def get_skew_feature(
     if not found.has(HISTOGRAMS_FILE):
         raise HTTPException(409, found.without_page())
     lines = found.read_text(HISTOGRAMS_FILE).split("\n")
-    try:
+    with found.reading(HISTOGRAMS_FILE):
         buckets = json.loads(lines[list(report["features"]).index(feature)])
-    except (ValueError, IndexError) as error:
-        raise found.damaged(HISTOGRAMS_FILE, error) from error
     return _feature(report, feature, buckets)
 
 
@@ -171,7 +170,9 @@ def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewCo
     drifted = {name: place for place, name in enumerate(report["drifted"])}
     ordered = sorted(report["features"].items(), key=lambda item: drifted.get(item[0], len(drifted)))
     listed = [{**skew, "name": name} for name, skew in ordered] if features else []
-    return SkewComparison.model_validate({**(report.get("attribution") or {}), **report, "features": listed})
+    reference = {name: (report.get("reference") or {}).get(name) for name in ("model", "version")}
+    known = {**report, **reference, "features": listed}
+    return SkewComparison.model_validate({**(report.get("attribution") or {}), **known})
 
 
 def _feature(report: dict[str, Any], name: str, buckets: list[list[Any]]) -> FeatureComparison:
