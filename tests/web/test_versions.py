@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
-from world import write_artifact
+from world import path_of, write_artifact
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, record_uri, write_record
@@ -50,12 +51,13 @@ def test_pages_of_versions_are_newest_first_and_without_gaps(api: Api, versions:
 def test_page_of_versions_reads_only_its_trainings(api: Api, versions: dict[int, str]) -> None:
     api.store.write_text(versions[2], "no JSON")
     api.store.remove_text(versions[3])
+    shutil.rmtree(path_of(api.store.address(Producer(DAG, "run 4", "train"), "model")))
     first, second = (api.get(f"{PATH}?limit=3&offset={offset}").json() for offset in (0, 3))
-    assert first["problems"] == []
-    (problem,) = second["problems"]
-    assert versions[2] in problem and "not what a training writes" in problem
-    figures = {each["version"]: (each["metrics"], each["trained_by"]) for each in second["entries"]}
-    assert (figures[2], figures[3], figures[4][0]) == (({}, None), ({}, None), {"model.auc": 0.4})
+    assert {each["unmeasured"] for each in first["entries"]} == {None}
+    why = {each["version"]: each["unmeasured"] for each in second["entries"]}
+    assert why[2].startswith(f"{versions[2]}: not what a training writes")
+    assert why[3] == f"{versions[3]} was deleted" and why[4].endswith("/model was deleted from the store")
+    assert [(each["metrics"], each["trained_by"]) for each in second["entries"]] == [({}, None)] * 3
     api.store.remove_text(record_uri(api.store, MODEL))
     assert api.get(PATH).json()["total_entries"] == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
@@ -37,6 +36,7 @@ from airflow_hops.web.types import Limit, Model, Number, Offset, Page, RunAddres
 from airflow_hops.web.unusable_files import reading_threads
 
 _JUDGE = "evaluation"
+_FORBIDDEN = "you may not read the runs and results of the DAG that trained it"
 
 
 class Candidate(Model):
@@ -135,7 +135,9 @@ class RegisteredVersion(Model):
     fingerprint: str | None
     """Fingerprint of the model artifact."""
     metrics: dict[str, Number]
-    """Metrics of its training run; ``evaluation.*`` are those that blessed it. Empty if the user may not read it."""
+    """Metrics of its training run; ``evaluation.*`` are those that blessed it."""
+    unmeasured: str | None
+    """Reason why its training run and metrics are unknown; null if they are known, or there are none."""
     last_event: Decision | None
 
 
@@ -223,16 +225,20 @@ def list_model_versions(
     models = {
         version: Artifact(event.model, "model", event.fingerprint or "")
         for version, event in first.items()
-        if version in shown and event.model and store.dag_of(event.model) in runs
+        if version in shown and event.model
     }
+
+    def training_of(model: Artifact) -> TrainingRun | str:
+        return read_training_of(store, model) if store.dag_of(model.uri) in runs else _FORBIDDEN
+
     with reading_threads() as readers:
-        read = dict(zip(models, readers.map(partial(read_training_of, store), models.values()), strict=True))
-    trainings = {version: each for version, each in read.items() if isinstance(each, TrainingRun)}
+        read = dict(zip(models, readers.map(training_of, models.values()), strict=True))
     versions = []
     for version, decision in zip(shown, last, strict=True):
         event = first.get(version)
         role, entry = serving.get(version, (None, None))
-        run = trainings.get(version)
+        known = read.get(version)
+        run = known if isinstance(known, TrainingRun) else None
         versions.append(
             RegisteredVersion(
                 version=version,
@@ -242,11 +248,11 @@ def list_model_versions(
                 trained_by=RunAddress(dag_id=store.dag_of(models[version].uri), run_id=run.run_id) if run else None,
                 fingerprint=entry.fingerprint if entry else event.fingerprint if event else None,
                 metrics=run.metrics if run else {},
+                unmeasured=known if isinstance(known, str) else None,
                 last_event=decision,
             )
         )
-    problems = list(dict.fromkeys(each for each in read.values() if isinstance(each, str)))
-    return Page[RegisteredVersion](total_entries=len(events), entries=versions, problems=problems)
+    return Page[RegisteredVersion](total_entries=len(events), entries=versions)
 
 
 def made_by(record: ModelRecord, version: int, readable: Container[str]) -> RunAddress | None:

@@ -21,7 +21,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.record import RunModelVersion, TrainingRecord, id_of_record, training_of, trainings_uri
-from airflow_hops.web.artifacts.lookup import Gone, open_artifact, reaching
+from airflow_hops.web.artifacts.lookup import open_artifact, reaching
 from airflow_hops.web.types import Model, Number
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -105,14 +105,15 @@ class Trainings:
                 self.runs[run.run_id] = run.model_copy(update={"status": "KILLED"})
 
 
-def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str | None:
-    """Returns the training of a model; the reason if a file cannot be used, None if either was removed."""
+def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str:
+    """Returns the training of a model, or why it is unknown: a file was deleted, or cannot be used."""
     try:
         _, manifest = open_artifact(store, model)
+        uri = f"{trainings_uri(store, manifest.producer.dag_id)}/{training_of(manifest)}.json"
         with reaching(store):
-            content = _read(store, f"{trainings_uri(store, manifest.producer.dag_id)}/{training_of(manifest)}.json")
+            content = _read(store, uri) or f"{uri} was deleted"
     except HTTPException as error:
-        return None if isinstance(error, Gone) else str(error.detail)
+        return str(error.detail)
     return content[0] if isinstance(content, tuple) else content
 
 

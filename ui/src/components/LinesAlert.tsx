@@ -1,13 +1,13 @@
 import { Notice } from "src/components/Notice";
 
 interface Props {
-  status: "error" | "warning";
+  status?: "error" | "warning";
   title?: string;
   lines: readonly string[];
 }
 
 /** Sentences about what is wrong or missing, one a line; nothing where there are none. */
-export function LinesAlert({ status, title, lines }: Props) {
+export function LinesAlert({ status = "warning", title, lines }: Props) {
   return (
     lines.length > 0 && (
       <Notice status={status} alignItems="flex-start" size={title ? "md" : "sm"} title={title}>

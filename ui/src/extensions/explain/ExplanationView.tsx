@@ -23,7 +23,7 @@ export function ExplanationView({ report }: { report: Explanation }) {
   const gone = noLongerUsed(report);
   return (
     <Stack gap={5}>
-      <LinesAlert status="warning" lines={report.warnings} />
+      <LinesAlert lines={report.warnings} />
       <Numbers
         of={[
           [report.loss, formatNumber(report.candidate_loss)],

@@ -53,7 +53,7 @@ export function BacktestView({ dagId, model, backtest }: { dagId: string; model:
           )}
         </HStack>
       </HStack>
-      <LinesAlert status="warning" lines={report.notes} />
+      <LinesAlert lines={report.notes} />
       <PriceChoice
         report={report}
         price={price}

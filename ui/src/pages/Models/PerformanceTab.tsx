@@ -84,7 +84,7 @@ function Measured({ artifact, of, labels, serving }: Props) {
           </AppLink>
         </Text>
       </HStack>
-      <LinesAlert status="warning" lines={of.notes} />
+      <LinesAlert lines={of.notes} />
       {serving !== undefined && of.versions.every(({ version }) => version !== serving) && (
         <Text fontSize="sm">v{serving}, which serves, is not measured yet: these are the versions before it.</Text>
       )}

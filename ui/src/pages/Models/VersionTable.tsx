@@ -7,13 +7,13 @@ import {
   CopyButton,
   column,
   DataTable,
+  LinesAlert,
   numberColumn,
   QueryView,
   StateBadge,
   Time,
-  WARNING,
 } from "src/components";
-import { countOf, shortRun } from "src/format";
+import { countOf, formatList, shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
@@ -37,7 +37,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
     const all = query.data?.pages.flatMap(({ entries }) => entries) ?? [];
     return [...new Map(all.map((each) => [each.version, each])).values()]; // a new one moves others to the next page
   }, [query.data]);
-  const problems = query.data?.pages.flatMap((page) => page.problems) ?? [];
+  const unknown = versions.flatMap(({ version, unmeasured }) => (unmeasured ? [`v${version} (${unmeasured})`] : []));
   const total = query.data?.pages.at(-1)?.total_entries ?? 0;
   const rows = versions.map((version): Row => {
     return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };
@@ -52,11 +52,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
     <QueryView query={query}>
       {() => (
         <Box>
-          {problems.length > 0 && (
-            <Text mb={2} fontSize="sm" color={WARNING} overflowWrap="anywhere">
-              Trainings that cannot be read: {problems.join("; ")}
-            </Text>
-          )}
+          <LinesAlert lines={unknown.length > 0 ? [`Figures are not known of ${formatList(unknown)}.`] : []} />
           <DataTable
             label="Versions"
             name="v"
