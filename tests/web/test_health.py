@@ -93,6 +93,8 @@ CASES: list[tuple[Facts, str, str]] = [
      "waiting", "2 questions wait for you Mon: a?"),
     (Facts(OWN, models=[model()], hidden=[("own: skew", "no module")]),
      "unknown", "because the operator of own: skew cannot be imported: no module"),
+    (Facts(OWN, unread=[("validate", "no JSON")]),
+     "unknown", "because the proposal of validate cannot be read: no JSON"),
     (Facts(OWN, [dag("watch", run(), paused=True)], models=[model()]),
      "warning", "watch is paused, so nothing watches what serves"),
     (Facts(OWN, scorers=[dag("score", run(), paused=True)], models=[model()]),
@@ -131,6 +133,7 @@ def test_worst_fact_comes_first_and_none_is_lost() -> None:
             (*one.models, *other.models),
             (*one.questions, *other.questions),
             (*one.hidden, *other.hidden),
+            (*one.unread, *other.unread),
         )
         listed = health_of(both, NOW)
         ranks = [STATES.index(each.state) for each in listed]

@@ -302,6 +302,8 @@ def test_proposal_without_question_is_rejected_and_approved(
         overview = api.get("/api/dags/pages_schema/overview").json()
         unknown = "because the proposal of validate cannot be read"
         assert (overview["proposed"], overview["pipeline"]["health"][0]["text"]) == ([], unknown)
+        listed = api.get("/api/pipelines?name=pages_schema").json()["entries"]
+        assert [each["health"][0]["text"] for each in listed] == [unknown]
     for user in ("viewer", "only:pages"):
         refuse(403, "", "approve", user=user)
     refuse(409, "has run again", "reject", fingerprint="0" * 64)

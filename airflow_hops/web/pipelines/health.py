@@ -85,6 +85,7 @@ class Facts:
         models: Its models, those that it deploys first.
         questions: Times and subjects of the questions that wait for a person, oldest first.
         hidden: Tasks whose stage is not known here, with the reason: its own, and those that name one of its models.
+        unread: Tasks whose proposal of a schema cannot be read, with the reason.
     """
 
     own: MemberDag
@@ -93,6 +94,7 @@ class Facts:
     models: Sequence[ModelFacts] = ()
     questions: Sequence[tuple[datetime, str]] = ()
     hidden: Sequence[tuple[str, str]] = ()
+    unread: Sequence[tuple[str, str]] = ()
 
 
 def health_of(facts: Facts, now: datetime) -> list[Finding]:
@@ -107,14 +109,12 @@ def health_of(facts: Facts, now: datetime) -> list[Finding]:
     for task, why in facts.hidden:
         text = f"because the operator of {task} cannot be imported"
         findings.append(Finding(state="unknown", about="stage", text=text, detail=why))
+    for task, why in facts.unread:
+        text = f"because the proposal of {task} cannot be read"
+        findings.append(Finding(state="unknown", about="question", text=text, detail=why))
     if not facts.models and facts.own.last_run is None:
         findings.append(Finding(state="idle", about="run", text="it has not run yet"))
-    return worst_first(findings or [_calm(facts)])
-
-
-def worst_first(findings: Sequence[Finding]) -> list[Finding]:
-    """Returns findings in the order of their states."""
-    return sorted(findings, key=lambda each: _STATES.index(each.state))
+    return sorted(findings or [_calm(facts)], key=lambda each: _STATES.index(each.state))
 
 
 def hidden() -> list[Finding]:

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Container
 
 from fastapi import APIRouter, HTTPException
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
-from airflow_hops.airflow_internals.database import (
-    DagModel,
-    HITLDetail,
-    TaskInstance,
-    create_session,
-    instance_columns,
-)
+from airflow_hops.airflow_internals.database import DagModel, create_session
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
-from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, hook_of, pipeline_of
-from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, producer_in
-from airflow_hops.web.pipelines.health import Finding, worst_first
+from airflow_hops.web.artifacts.lookup import pipeline_of
+from airflow_hops.web.artifacts.tasks import PipelineDag, last_returned
+from airflow_hops.web.pipelines.proposals import ProposedSchema, proposals_of
 from airflow_hops.web.pipelines.routes import (
     PipelineSummary,
     Seen,
@@ -30,8 +21,7 @@ from airflow_hops.web.pipelines.routes import (
     with_properties,
 )
 from airflow_hops.web.runs.states import LastRun, last_runs
-from airflow_hops.web.schema.proposals import waits_for_decision
-from airflow_hops.web.schema.validations import Question, anomalous_features, waiting_questions
+from airflow_hops.web.schema.validations import Question, waiting_questions
 from airflow_hops.web.skew.retraining import MonitorDecision, decisions
 from airflow_hops.web.types import Model, Time
 
@@ -39,7 +29,6 @@ router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
 _RUNS = 8
 _CHECKS = 30
 _QUESTIONS = 20
-_FEATURES = 200
 _NOTHING_TO_LEARN = "verdict"
 """``why`` of a refusal because there was no reason to retrain."""
 
@@ -56,16 +45,6 @@ class Schedule(Model):
     """Null if no run is planned; a paused DAG does not start it."""
     assets: dict[str, list[str]]
     """Assets whose updates start it, with the pipelines that update them, among those that the user may read."""
-
-
-class ProposedSchema(Model):
-    """A schema change that the newest validation proposes without asking anyone."""
-
-    validation: ArtifactAddress
-    at: Time
-    features: list[str]
-    """Anomalous features, errors first, at most 200; an empty name means the data set as a whole."""
-    features_total: int
 
 
 class PipelineOverview(Model):
@@ -104,7 +83,7 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
         scorers = [each for each in seen.scorers(pipeline.models()) if each.dag_id in allowed]
         family = list({each.dag_id: each for each in (pipeline, *watchers, *scorers)}.values())
         reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
-        unasked = _unasked(session, pipeline)
+        proposals = proposals_of(session, [pipeline])
         decided = [
             decision
             for watcher in watchers
@@ -113,21 +92,16 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             ).values()
             if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
         ]
-        overview = PipelineOverview(
-            pipeline=summaries_of(session, user, seen, [pipeline], allowed)[0],
+        return PipelineOverview(
+            pipeline=summaries_of(session, user, seen, [pipeline], allowed, proposals)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
             skew=skew_points(pipeline, with_properties(reports))[-_CHECKS:],
             retraining=sorted(decided, key=lambda each: each.at.timestamp() if each.at else 0.0, reverse=True),
             waiting=waiting_questions(session, user, family, _QUESTIONS),
-            proposed=[],
+            proposed=[each for each in proposals[pipeline.dag_id] if isinstance(each, ProposedSchema)],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
         )
-    results = [_proposal(pipeline, each) for each in unasked]
-    proposed = [each for each in results if isinstance(each, ProposedSchema)]
-    health = overview.pipeline.health
-    health[:] = worst_first([*health, *(each for each in results if isinstance(each, Finding))])
-    return overview.model_copy(update={"proposed": proposed})
 
 
 def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> PipelineDag:
@@ -139,46 +113,6 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
     deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
     result = deploying or training
     return result[0] if len(result) == 1 else pipeline
-
-
-def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
-    """Returns the newest validation of each task, if it proposes a change and asked nobody."""
-    newest = {
-        each.task: each
-        for each in last_returned(session, [pipeline.dag_id], "anomalies")
-        if each.artifact.properties.get("proposed_features") is not None
-    }
-    if not newest:
-        return []
-    asked = select(*instance_columns(TaskInstance)).join(HITLDetail, HITLDetail.ti_id == TaskInstance.id)
-    mine = (
-        TaskInstance.run_id.in_({each.run_id for each in newest}),
-        TaskInstance.task_id.in_({each.task_id for each in newest}),
-    )
-    for row in session.execute(asked.where(TaskInstance.dag_id == pipeline.dag_id, *mine)):
-        newest.pop(producer_in(row), None)
-    return list(newest.values())
-
-
-def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | Finding | None:
-    """Returns the proposal of a validation, or why it is unknown; None if it was deleted, or the schema has changed."""
-    try:
-        hook = hook_of(pipeline.conn_id(validation.task_id))
-        result = FoundArtifact.open(hook, validation.artifact)
-        if not waits_for_decision(result):
-            return None
-        features = [each.feature for each in anomalous_features(hook.store, result.artifact)]
-    except Gone:
-        return None
-    except HTTPException as error:
-        text = f"because the proposal of {validation.task_id} cannot be read"
-        return Finding(state="unknown", about="question", text=text, detail=str(error.detail))
-    return ProposedSchema(
-        validation=returned_address(validation),
-        at=validation.at,
-        features=features[:_FEATURES],
-        features_total=len(features),
-    )
 
 
 def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:

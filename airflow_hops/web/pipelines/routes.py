@@ -32,6 +32,7 @@ from airflow_hops.web.artifacts.tasks import (
 )
 from airflow_hops.web.models.records import ServedModel, served_models
 from airflow_hops.web.pipelines.health import Facts, Finding, MemberDag, ModelFacts, health_of, hidden
+from airflow_hops.web.pipelines.proposals import Proposed, proposals_of
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schema.validations import waiting_questions
 from airflow_hops.web.skew.routes import SkewCheck, check_of
@@ -47,6 +48,8 @@ class SkewPoint(Model):
     """Number of drifted features; null if there were too few rows."""
     rows: int | None
     """Number of request rows that were compared."""
+    version: int | None
+    """Version with whose training data they were compared."""
 
 
 class LastRetraining(Model):
@@ -76,7 +79,8 @@ def skew_points(pipeline: PipelineDag, reports: SkewReports) -> list[SkewPoint]:
     for report, properties in _about([name for _, name in pipeline.models()], reports):
         rows = whole(report.artifact.metrics.get("rows_current"))
         drifted = None if properties.verdict == INSUFFICIENT else len(properties.drifted)
-        points.append(SkewPoint(at=report.at, verdict=properties.verdict, drifted=drifted, rows=rows))
+        version = properties.reference.version
+        points.append(SkewPoint.of(properties, report, drifted=drifted, rows=rows, version=version))
     return points[::-1]
 
 
@@ -148,7 +152,9 @@ def list_pipelines(
     with create_session() as session:
         seen = Seen.by(session, readable)
         leaders = [pipeline for pipeline in seen.leaders() if name.lower() in pipeline.dag_id.lower()]
-        summaries = summaries_of(session, user, seen, leaders[offset : offset + limit], allowed)
+        shown = leaders[offset : offset + limit]
+        proposals = proposals_of(session, [each for each in shown if each.dag_id in allowed])
+        summaries = summaries_of(session, user, seen, shown, allowed, proposals)
     return Page[PipelineSummary](total_entries=len(leaders), entries=summaries)
 
 
@@ -216,7 +222,12 @@ class Seen:
 
 
 def summaries_of(
-    session: Session, user: GetUserDep, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
+    session: Session,
+    user: GetUserDep,
+    seen: Seen,
+    shown: Collection[PipelineDag],
+    allowed: Container[str],
+    proposals: Mapping[str, Sequence[Proposed]],
 ) -> list[PipelineSummary]:
     """Returns the list entries of the ``shown`` pipelines; ``allowed`` are the DAGs whose results the user may read."""
     watchers = {each.dag_id: seen.watchers(each) for each in shown}
@@ -266,6 +277,7 @@ def summaries_of(
             models=[facts_of_model(served[model][0]) for model in pipeline.models()],
             questions=[(each.asked_at, each.subject) for each in asked if each.task.dag_id in family],
             hidden=seen.hidden(pipeline),
+            unread=[each for each in proposals[pipeline.dag_id] if isinstance(each, tuple)],
         )
 
     summaries = []
