@@ -55,6 +55,8 @@ class Scoring(Model):
     """Newest first."""
     dags: list[MemberDag]
     """DAGs that score tables with it, among those whose results the user may read."""
+    hidden: list[str]
+    """Other DAGs that do, of which the user may read the DAG, but not its runs, task instances and XComs."""
 
 
 @router.get("")
@@ -63,7 +65,8 @@ def get_scoring(user: GetUserDep, readable: ReadableDags, served: Served) -> Sco
     allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
-        scorers = [each for each in seen.scorers([served.model]) if each.dag_id in allowed]
+        scoring = seen.scorers([served.model])
+        scorers = [each for each in scoring if each.dag_id in allowed]
         runs = last_runs(session, scorers, _RUNS)
         named = [(dag_id, run.run_id) for dag_id, listed in runs.items() for run in listed]
         returned = returned_by_dag_runs(session, named)
@@ -80,7 +83,8 @@ def get_scoring(user: GetUserDep, readable: ReadableDags, served: Served) -> Sco
                 if task_id not in made or made[task_id].properties.get("model_name") == served.name
             ]
     dags = [seen.member(each, {dag_id: listed[0] for dag_id, listed in runs.items()}) for each in scorers]
-    return Scoring(windows=sorted(windows, key=lambda each: each.at, reverse=True)[:_RUNS], dags=dags)
+    hidden = sorted(each.dag_id for each in scoring if each.dag_id not in allowed)
+    return Scoring(windows=sorted(windows, key=lambda each: each.at, reverse=True)[:_RUNS], dags=dags, hidden=hidden)
 
 
 def _window(dag_id: str, run: LastRun, task_id: str, made: Artifact | None, tables: Mapping[str, str]) -> ScoredTask:

@@ -1,6 +1,6 @@
 import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import { api, refetchAfter, type Schemas } from "src/api/client";
-import { AppLink, ERROR, PlainTable, QueryView, StateBadge, Time, WARNING } from "src/components";
+import { AppLink, ERROR, LinesAlert, PlainTable, QueryView, StateBadge, Time, WARNING } from "src/components";
 import { formatNumber, formatTime } from "src/format";
 import { useTimezone } from "src/host";
 import { RECORD_MS } from "src/pages/Models/queries";
@@ -20,7 +20,7 @@ export function Scoring({ dagId, model, all = false }: { dagId: string; model: s
   return (
     <Box as="section" aria-label="Scoring" borderWidth={1} borderRadius="md" px={4} py={3}>
       <QueryView query={scoring}>
-        {({ windows, dags }) => (
+        {({ windows, dags, hidden }) => (
           <Stack gap={3} fontSize="sm">
             <HStack gap={3} wrap="wrap">
               <Text fontWeight="semibold" fontSize="md">
@@ -45,9 +45,12 @@ export function Scoring({ dagId, model, all = false }: { dagId: string; model: s
               <Text color="fg.muted">
                 {dags.length > 0
                   ? "No window was scored yet."
-                  : "No DAG that you may read scores tables with this model."}
+                  : hidden.length === 0 && "No DAG that you may read scores tables with this model."}
               </Text>
             )}
+            <LinesAlert
+              lines={hidden.map((each) => `You may not read the runs, task instances and XComs of ${each}.`)}
+            />
           </Stack>
         )}
       </QueryView>
