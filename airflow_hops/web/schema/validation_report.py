@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
@@ -18,7 +17,7 @@ from airflow_hops.core.validation_page import (
     quarantine_page,
 )
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.lookup import FoundArtifact, Gone, TaskArtifact, open_artifact
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.web.schema.validations import schema_of, version_of
 from airflow_hops.web.types import Json, Model
@@ -37,10 +36,12 @@ class ValidationReport(Model):
     quarantined: dict[str, int]
     """Quarantined rows by split."""
     statistics: ArtifactAddress | None
-    """The validated statistics; null if they were deleted, or the user may not read the DAG that made them."""
+    """The validated statistics; null if the user may not read the DAG that made them, or they are unknown."""
     schema_name: str | None
     """Frozen schema that the data was validated against; null if it is not in this store."""
     schema_version: int | None
+    unknown: list[str]
+    """Reasons why statistics or version of the schema are unknown: they were deleted, or cannot be read."""
     has_proposal: bool
 
 
@@ -50,8 +51,16 @@ def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) ->
     report: Json = found.read_json(_REPORT)
     if not found.has(VALIDATION_PAGE):
         raise HTTPException(409, found.without_page())
-    statistics = input_of(found, user, dag_id, "statistics")
+    statistics, version, unknown = None, None, list[str]()
     schema = schema_of(found.manifest)
+    try:
+        statistics = input_of(found, user, dag_id, "statistics")
+    except HTTPException as error:
+        unknown.append(str(error.detail))
+    try:
+        version = version_of(found.store, schema, {})
+    except HTTPException as error:
+        unknown.append(str(error.detail))
     frozen = frozen_name(schema.uri) if schema else None
     return ValidationReport(
         **found.read_json(VALIDATION_PAGE),
@@ -59,7 +68,8 @@ def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) ->
         quarantined={split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]},
         statistics=address_of(statistics[1]) if statistics else None,
         schema_name=frozen.name if frozen else None,
-        schema_version=version_of(found.store, schema, {}),
+        schema_version=version,
+        unknown=unknown,
         has_proposal=found.has(PROPOSED_FILE),
     )
 
@@ -74,11 +84,10 @@ def list_quarantined_rows(found: TaskArtifact, split: Annotated[str, Query(max_l
 
 
 def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
-    """Returns an input of the validation, or None if it is gone or the user may not read it."""
+    """Returns an input of the validation, or None if the user may not read it; see :func:`open_artifact`."""
     for values in found.manifest.inputs.get(role, ()):
-        with contextlib.suppress(Gone):
-            artifact, manifest = open_artifact(found.store, values)
-            maker = manifest.producer.dag_id
-            if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
-                return artifact, manifest
+        artifact, manifest = open_artifact(found.store, values)
+        maker = manifest.producer.dag_id
+        if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
+            return artifact, manifest
     return None

@@ -148,7 +148,7 @@ class ValidationEntry(Model):
     artifact: Literal["present", "none", "deleted", "unreachable"]
     """``none``: the task has not finished, or failed before it wrote one."""
     detail: str | None
-    """Reason why the artifact is missing."""
+    """Reason why the artifact is missing; of one that is present, why it is unknown what its schema is now."""
     cached: bool
     errors: int | None
     warnings: int | None
@@ -230,11 +230,12 @@ def _entry(
         artifact = returned or published(store, address.producer, KIND)
         if artifact is not None:
             artifact, manifest = open_artifact(store, artifact)
-            state, features = "present", anomalous_features(store, artifact)
+            features = anomalous_features(store, artifact)
+            state = "present"
             version = version_of(store, schema_of(manifest), known)
             changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
     except HTTPException as error:
-        state, detail = missing_state(error), str(error.detail)
+        state, detail = state if state == "present" else missing_state(error), str(error.detail)
     metrics: Mapping[str, float] = artifact.metrics if artifact else {}
     return ValidationEntry(
         address=address,
@@ -264,21 +265,21 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
         return []
     with reaching(store, uri := f"{artifact.uri}/anomalies.json"):
         report = store.read_json(uri)
-    by_feature: dict[str, list[Mapping[str, Any]]] = {}
-    # Drift since the champion's training follows the anomalies, which are counted.
-    count = report.get("errors", 0) + report.get("warnings", 0)
-    for place, anomaly in enumerate(report["anomalies"]):
-        by_feature.setdefault(anomaly["feature"], []).append({**anomaly, "drifted": place >= count})
-    features = [
-        AnomalousFeature(
-            feature=feature,
-            severity="error" if any(each["severity"] == "error" for each in result) else "warning",
-            drifted=all(each["drifted"] for each in result),
-            splits=[each["split"] for each in result],
-            summaries=list(dict.fromkeys(each["summary"] for each in result)),
-        )
-        for feature, result in by_feature.items()
-    ]
+        by_feature: dict[str, list[Mapping[str, Any]]] = {}
+        # Drift since the champion's training follows the anomalies, which are counted.
+        count = report.get("errors", 0) + report.get("warnings", 0)
+        for place, anomaly in enumerate(report["anomalies"]):
+            by_feature.setdefault(anomaly["feature"], []).append({**anomaly, "drifted": place >= count})
+        features = [
+            AnomalousFeature(
+                feature=feature,
+                severity="error" if any(each["severity"] == "error" for each in result) else "warning",
+                drifted=all(each["drifted"] for each in result),
+                splits=[each["split"] for each in result],
+                summaries=list(dict.fromkeys(each["summary"] for each in result)),
+            )
+            for feature, result in by_feature.items()
+        ]
     return sorted(features, key=lambda each: (each.severity != "error", each.drifted))
 
 

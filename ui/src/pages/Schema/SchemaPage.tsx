@@ -23,9 +23,12 @@ export function SchemaPage() {
   const dagId = useDagId();
   const schemas = useSchemas(dagId);
   return (
-    <QueryView query={schemas}>
-      {({ schemas: all, elsewhere }) => <Content dagId={dagId} schemas={all} elsewhere={elsewhere} />}
-    </QueryView>
+    <>
+      <QueryView query={schemas}>
+        {({ schemas: all, elsewhere }) => <Content dagId={dagId} schemas={all} elsewhere={elsewhere} />}
+      </QueryView>
+      {schemas.isLoadingError && <Validations dagId={dagId} />}
+    </>
   );
 }
 
@@ -58,7 +61,7 @@ function Content({ dagId, schemas, elsewhere }: Props) {
   }, [states]);
   const schema = schemas.find(({ name }) => name === query.get("schema")) ?? schemas[0];
   const noSchema = <NoSchema elsewhere={elsewhere} />;
-  if (schema === undefined && found.length === 0) {
+  if (schema === undefined && found.length === 0 && !validations.isError) {
     return noSchema;
   }
   const latest = found.find(({ errors }) => errors !== null);

@@ -1,6 +1,6 @@
 import { Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { AppLink, Notice, QueryView, StateBadge, Time } from "src/components";
+import { AppLink, LinesAlert, Notice, QueryView, StateBadge, Time } from "src/components";
 import { formatNumber, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AnomalyPanel } from "src/pages/Schema/AnomalyPanel";
@@ -15,7 +15,7 @@ import { airflowRunPath, airflowTaskPath, dataPath, lineagePath, pagePath } from
 
 /** One validation: what it found, what it proposes, what was decided, and the rows that it put apart. */
 export function Validation({ dagId, validation }: { dagId: string; validation: ValidationEntry }) {
-  const { address, artifact, question } = validation;
+  const { address, artifact, detail, question } = validation;
   return (
     <Box as="section" aria-label={`Validation of run ${address.run_id}`}>
       <HStack gap={3} mb={3} wrap="wrap" fontSize="sm">
@@ -32,6 +32,7 @@ export function Validation({ dagId, validation }: { dagId: string; validation: V
         {validation.cached && <Text color="fg.muted">taken from an earlier run</Text>}
         <AppLink to={lineagePath(dagId, { artifact: address })}>Lineage</AppLink>
       </HStack>
+      {artifact === "present" && <LinesAlert lines={detail === null ? [] : [detail]} />}
       {question && <QuestionCard dagId={dagId} validation={validation} question={question} />}
       {artifact === "present" ? <Report dagId={dagId} validation={validation} /> : <NoReport validation={validation} />}
     </Box>
@@ -78,6 +79,7 @@ function Found({ dagId, validation, report }: Props) {
   return (
     <Grid gap={5} templateColumns={{ base: "minmax(0, 1fr)", xl: opened ? "minmax(0, 1fr) 25rem" : "minmax(0, 1fr)" }}>
       <Box minW={0}>
+        <LinesAlert lines={report.unknown} />
         <Context dagId={dagId} report={report} />
         <AnomalyTable
           report={report}
