@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import TaskInstance, create_session, instance_columns
-from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.models.model_record import record_uri
+from airflow_hops.core.skew import REPORT_FILE, SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
-from airflow_hops.web.artifacts.lookup import hook_of, missing_state, pipeline_of
+from airflow_hops.web.artifacts.lookup import hook_of, missing_state, pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import (
     PipelineDag,
@@ -133,17 +134,18 @@ class SkewCheck(ArtifactAddress):
 class SkewTimeline(Page[SkewCheck]):
     """The newest comparisons of a task, oldest first."""
 
-    sources: list[SkewSource]
-    source: SkewSource | None
+    sources: list[SkewSource] = []
+    source: SkewSource | None = None
     # Not `Number`, which validates each of hundreds of thousands; the serializer writes NaN as null anyway.
-    features: dict[str, tuple[list[float | None], list[float | None]]]
+    features: dict[str, tuple[list[float | None], list[float | None]]] = {}
     """Scores and thresholds of a feature by comparison; null if it was not compared."""
-    events: dict[str, list[Decision]]
+    serving: dict[str, int | None] = {}
+    """Version that serves, by model; null if none does. Models whose record cannot be read are among the problems."""
+    events: dict[str, list[Decision]] = {}
     """Events that started or ended the serving of a version, by model, newest first."""
-    failures: list[MonitorFailure]
+    failures: list[MonitorFailure] = []
     """Newest failures of the DAG's monitoring tasks since the oldest listed comparison, or all if none is left out."""
-    total_failures: int | None = 0
-    """Null if the user may not see the DAG's task instances."""
+    total_failures: int = 0
 
 
 class FeaturePoint(FeatureFigures):
@@ -167,20 +169,20 @@ def get_skew_timeline(
         tasks = _tasks(session, user, dag_id, readable)
         chosen = _chosen(tasks, source)
         if chosen is None:
-            return SkewTimeline(
-                total_entries=0, entries=[], sources=[], source=None, features={}, events={}, failures=[]
-            )
+            return SkewTimeline(total_entries=0, entries=[])
         described, pipeline, _ = chosen
         total, result = _returned(session, described, limit, offset)
         visible = MayRead(user, DagAccessEntity.XCOM)
         decided = decisions(session, pipeline, result, visible)
         since = result[0].at if 0 < len(result) < total else None
         report = pipeline.dag_id in may_read_results(user)
-        failures, failed = monitor_failures(session, pipeline, since) if report else ([], None)
+        failures, failed = monitor_failures(session, pipeline, since) if report else ([], 0)
     properties = [SkewProperties.of(each.artifact) for each in result]
     scores = [each.scores for each in properties]
     names = dict.fromkeys(name for check in reversed(scores) for name in check)
     nothing = (None, None)
+    serving, events, problems = _served(chosen, properties, visible)
+    problems += [] if report else [f"whether monitors failed, because you may not read tasks of {pipeline.dag_id}"]
     return SkewTimeline(
         total_entries=total,
         sources=[each for each, *_ in tasks],
@@ -190,7 +192,9 @@ def get_skew_timeline(
             name: ([check.get(name, nothing)[0] for check in scores], [check.get(name, nothing)[1] for check in scores])
             for name in names
         },
-        events=_events(chosen, properties, visible),
+        serving=serving,
+        events=events,
+        problems=problems,
         failures=failures,
         total_failures=failed,
     )
@@ -267,25 +271,34 @@ def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: MonitorDe
     )
 
 
-def _events(chosen: _Task, described: Sequence[SkewProperties], readable: Container[str]) -> dict[str, list[Decision]]:
-    """Returns the events that started or ended the serving of versions of the compared models."""
+def _served(
+    chosen: _Task, described: Sequence[SkewProperties], readable: Container[str]
+) -> tuple[dict[str, int | None], dict[str, list[Decision]], list[str]]:
+    """Returns what serves of the compared models, the events that changed it, and why this is unknown of a model."""
     _, pipeline, task = chosen
     names = {each.reference.model for each in described} | {task.model_name} | {name for _, name in pipeline.models()}
-    store = hook_of(task.hops_conn_id).store
-    return {
-        model: [each for each in decisions_of(read_model_record(store, model), readable) if each.event in _CHANGES]
-        for model in sorted(name for name in names if name)
-    }
+    serving: dict[str, int | None] = {}
+    events, problems = dict[str, list[Decision]](), list[str]()
+    for model in sorted(name for name in names if name):
+        try:
+            store = hook_of(task.hops_conn_id).store
+            record = read_model_record(store, model)
+            with reaching(store, record_uri(store, model)):
+                events[model] = [each for each in decisions_of(record, readable) if each.event in _CHANGES]
+            serving[model] = record.champion.version if record.champion else None
+        except HTTPException as error:
+            problems.append(f"which version of {model} serves, because {error.detail}")
+    return serving, events, problems
 
 
 def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> FeaturePoint:
-    fingerprint = returned.artifact.fingerprint
+    known = {"name": feature, "fingerprint": returned.artifact.fingerprint}
     try:
-        feature_report = read_report(store, returned.artifact)["features"].get(feature)
+        report = read_report(store, returned.artifact)
+        with reaching(store, f"{returned.artifact.uri}/{REPORT_FILE}"):
+            figures = report["features"].get(feature)
+            state = "not_compared" if figures is None else "compared"
+            return FeaturePoint.model_validate({**(figures or {}), **known, "state": state})
     except HTTPException as error:
-        state = missing_state(error)
-        return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))
-    if feature_report is None:
-        return FeaturePoint(name=feature, fingerprint=fingerprint, state="not_compared")
-    known = {"name": feature, "fingerprint": fingerprint, "state": "compared"}
-    return FeaturePoint.model_validate({**feature_report, **known})
+        missing = {"state": missing_state(error), "detail": str(error.detail)}
+        return FeaturePoint.model_validate({**known, **missing})

@@ -1,7 +1,7 @@
 import { Box, Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
 import { useSkewReport } from "src/api/skew";
-import { AppLink, ERROR, StateBadge, Time, WARNING } from "src/components";
+import { AppLink, ERROR, ErrorAlert, LinesAlert, StateBadge, Time } from "src/components";
 import { formatList, formatNumber } from "src/format";
 import type { Check, Decision } from "src/pages/Skew/timeline";
 import {
@@ -73,6 +73,7 @@ export function CheckSummary({ check, onOlder, onNewer }: Props) {
         {versions.length > 0 && `; answered by ${versions.map((version) => `v${version}`).join(", ")}`}.
       </Text>
       {decision && <DecisionSummary decision={decision} />}
+      <ErrorAlert error={report.error} />
       {report.data?.row_skew && (
         <Text color="fg.muted">
           Row by row: {formatNumber(report.data.row_skew.skewed_pairs)} of {formatNumber(report.data.row_skew.pairs)}{" "}
@@ -90,11 +91,7 @@ export function CheckSummary({ check, onOlder, onNewer }: Props) {
           {formatEffect(report.data.prediction_reference, check.problem)} with the reference's values.
         </Text>
       )}
-      {report.data?.notes.map((note) => (
-        <Text key={note} color={WARNING}>
-          {note}
-        </Text>
-      ))}
+      <LinesAlert lines={report.data?.notes ?? []} />
     </Stack>
   );
 }

@@ -3,7 +3,7 @@ import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
-import { Choice } from "src/components";
+import { Choice, ErrorAlert } from "src/components";
 import { Chart, useChartTheme } from "src/components/chart";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -88,6 +88,7 @@ export function FeatureChart({ dagId, timeline, row, chosen, limit, onChoose }: 
           <Choice quiet width="40" label="Measure" value={shown} onChange={setMeasured} values={MEASURED} />
         </Box>
       </HStack>
+      <ErrorAlert error={history.error} />
       <Chart
         option={option}
         height="340px"

@@ -2,14 +2,14 @@ import { Box, Button, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, refetchAfter } from "src/api/client";
-import { AppLink, Choice, Empty, ERROR, LoadingBox, QueryView, Time } from "src/components";
+import { AppLink, Choice, Empty, ERROR, LinesAlert, LoadingBox, QueryView, Time } from "src/components";
 import { plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { CheckSummary } from "src/pages/Skew/CheckSummary";
 import { Comparison } from "src/pages/Skew/Comparison";
 import { FeatureChart } from "src/pages/Skew/FeatureChart";
 import { FeatureTable } from "src/pages/Skew/FeatureTable";
-import { featureRows, type Timeline } from "src/pages/Skew/timeline";
+import { doubtsOf, featureRows, type Timeline } from "src/pages/Skew/timeline";
 import { airflowDagPath, airflowTaskPath, formatArtifact, isSameTask, parseArtifact, refOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
@@ -74,6 +74,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
   return (
     <Stack gap={4}>
       <Bar timeline={timeline} limit={limit} />
+      <LinesAlert lines={doubtsOf(timeline)} />
       <FailedMonitors timeline={timeline} />
       {rows.length === 0 && summary}
       {row && chosen && (
@@ -179,6 +180,7 @@ function NothingYet({ timeline }: { timeline: Timeline }) {
   const [first] = timeline.sources;
   return first ? (
     <Stack gap={4}>
+      <LinesAlert lines={doubtsOf(timeline)} />
       <FailedMonitors timeline={timeline} />
       <Empty title="No comparisons yet">
         <AppLink to={airflowDagPath(first.dag_id)}>{first.dag_id}</AppLink> compares in its task {first.task_id}: run it
@@ -194,15 +196,8 @@ function NothingYet({ timeline }: { timeline: Timeline }) {
 }
 
 /** The newest failure of a monitoring task, in its own words: what it did not see is not stable. */
-function FailedMonitors({ timeline: { failures, total_failures, source } }: { timeline: Timeline }) {
+function FailedMonitors({ timeline: { failures, total_failures } }: { timeline: Timeline }) {
   const newest = failures.at(-1);
-  if (total_failures === null) {
-    return (
-      <Text fontSize="sm" color="fg.muted">
-        Whether monitors failed is not shown: you may not see task instances of {source?.dag_id}.
-      </Text>
-    );
-  }
   return (
     newest && (
       <Box fontSize="sm" role="note">

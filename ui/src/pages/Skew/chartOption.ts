@@ -225,8 +225,11 @@ function checkLines({ row, checks, points, zone }: Shown, index: number): Toolti
   if (!check) {
     return [];
   }
+  const change = point && row.drifted[index] ? changeInWords(point, check.problem) : null;
+  const words = point?.state === "compared" ? change : point?.detail; // why there is no report
+  const moment = check.window_end ? `Data until ${formatTime(check.window_end, zone)}` : formatTime(check.at, zone);
   return [
-    { label: check.window_end ? `Data until ${formatTime(check.window_end, zone)}` : formatTime(check.at, zone) },
+    { label: check.version === null ? moment : `${moment}, against v${check.version}` },
     { label: "Distance", value: formatNumber(row.scores[index]) },
     { label: "Threshold", value: formatNumber(row.thresholds[index]) },
     ...(point?.p_value === null || point === undefined
@@ -237,6 +240,6 @@ function checkLines({ row, checks, points, zone }: Shown, index: number): Toolti
       label: check.verdict === "insufficient" ? "Too few rows" : row.drifted[index] ? "Drifted" : "Not drifted",
       muted: true,
     },
-    ...(point && row.drifted[index] ? [{ label: changeInWords(point, check.problem), muted: true }] : []),
+    ...(words ? [{ label: words, muted: true }] : []),
   ];
 }

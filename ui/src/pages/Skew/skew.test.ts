@@ -2,7 +2,8 @@ import { timeTicks } from "src/components/chart/timeTicks";
 import { versionSeries } from "src/pages/Skew/chartMarks";
 import type { Shown } from "src/pages/Skew/chartShown";
 import { heatIndex } from "src/pages/Skew/heat";
-import { type Check, type Decision, featureRows, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
+import type { Check, Decision, Timeline } from "src/pages/Skew/timeline";
+import { doubtsOf, featureRows, placeOf, ratioOf } from "src/pages/Skew/timeline";
 import {
   changeInWords,
   classesInWords,
@@ -45,6 +46,16 @@ describe("ticks of time", () => {
     expect(values.map(label).filter((text) => !/^2026-03-\d\d$|^12:00$/.test(text))).toEqual([]);
     expect(new Set(values).size).toBe(values.length);
   });
+});
+
+test("a newest comparison of another version than the one that serves is called so", () => {
+  const doubts = (serving: number | null, ...versions: number[]) => {
+    const entries = versions.map((version) => ({ model: "m", version }));
+    return doubtsOf({ entries, serving: { m: serving }, problems: ["why"] } as unknown as Timeline).slice(0, -1);
+  };
+  expect([doubts(2, 1, 2), doubts(null, 1), doubts(2)]).toEqual([[], [], []]);
+  expect(doubts(2, 1)).toEqual(["The newest comparison is of v1, not of v2, which serves and has no comparison yet."]);
+  expect(doubts(1, 1, 2)).toEqual(["The newest comparison is of v2, not of v1, which serves."]);
 });
 
 test("a decision lists the notifications of people", () => {

@@ -72,6 +72,18 @@ export function featureRows({ features, entries: checks }: Timeline): FeatureRow
     .map((row, rank) => ({ ...row, rank }));
 }
 
+/** What a reader of the newest comparison must know: it is not of the version that serves, or that is not known. */
+export function doubtsOf({ entries, serving, problems }: Timeline): string[] {
+  const unknown = problems.map((each) => `Not known: ${each}`);
+  const newest = entries.at(-1);
+  const version = newest?.model ? serving[newest.model] : null;
+  if (!newest?.version || !version || version === newest.version) {
+    return unknown;
+  }
+  const checked = entries.some((each) => each.version === version) ? "" : " and has no comparison yet";
+  return [`The newest comparison is of v${newest.version}, not of v${version}, which serves${checked}.`, ...unknown];
+}
+
 export type TimeAxis = "data" | "wall";
 
 /** The times of comparisons: of the data (the window's end), or when they were made. */
