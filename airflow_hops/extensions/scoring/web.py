@@ -55,8 +55,8 @@ class Scoring(Model):
     """Newest first."""
     dags: list[MemberDag]
     """DAGs that score tables with it, among those whose results the user may read."""
-    hidden: list[str]
-    """Other DAGs that do, of which the user may read the DAG, but not its runs, task instances and XComs."""
+    problems: list[str]
+    """Reasons why windows are missing: DAGs of which the user may not read runs, task instances and XComs."""
 
 
 @router.get("")
@@ -83,8 +83,10 @@ def get_scoring(user: GetUserDep, readable: ReadableDags, served: Served) -> Sco
                 if task_id not in made or made[task_id].properties.get("model_name") == served.name
             ]
     dags = [seen.member(each, {dag_id: listed[0] for dag_id, listed in runs.items()}) for each in scorers]
-    hidden = sorted(each.dag_id for each in scoring if each.dag_id not in allowed)
-    return Scoring(windows=sorted(windows, key=lambda each: each.at, reverse=True)[:_RUNS], dags=dags, hidden=hidden)
+    windows = sorted(windows, key=lambda each: each.at, reverse=True)[:_RUNS]
+    hidden = [each.dag_id for each in scoring if each.dag_id not in allowed]
+    problems = [f"you may not read the runs, task instances and XComs of {dag_id}" for dag_id in hidden]
+    return Scoring(windows=windows, dags=dags, problems=problems)
 
 
 def _window(dag_id: str, run: LastRun, task_id: str, made: Artifact | None, tables: Mapping[str, str]) -> ScoredTask:

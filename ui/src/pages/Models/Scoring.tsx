@@ -20,7 +20,7 @@ export function Scoring({ dagId, model, all = false }: { dagId: string; model: s
   return (
     <Box as="section" aria-label="Scoring" borderWidth={1} borderRadius="md" px={4} py={3}>
       <QueryView query={scoring}>
-        {({ windows, dags, hidden }) => (
+        {({ windows, dags, problems }) => (
           <Stack gap={3} fontSize="sm">
             <HStack gap={3} wrap="wrap">
               <Text fontWeight="semibold" fontSize="md">
@@ -45,12 +45,10 @@ export function Scoring({ dagId, model, all = false }: { dagId: string; model: s
               <Text color="fg.muted">
                 {dags.length > 0
                   ? "No window was scored yet."
-                  : hidden.length === 0 && "No DAG that you may read scores tables with this model."}
+                  : problems.length === 0 && "No DAG that you may read scores tables with this model."}
               </Text>
             )}
-            <LinesAlert
-              lines={hidden.map((each) => `You may not read the runs, task instances and XComs of ${each}.`)}
-            />
+            <LinesAlert lines={problems.map((each) => `Windows are not known: ${each}`)} />
           </Stack>
         )}
       </QueryView>
