@@ -166,8 +166,6 @@ def _node(
             runs=[] if hidden else _runs(holders),
         )
     properties = manifest.properties
-    reference = properties.get("reference")  # of a comparison: the version that its verdict is about
-    known = {**(reference if isinstance(reference, dict) else {}), **properties}
     rows = total_rows(manifest.rows, properties)
     window = properties.get("window")
     return LineageNode.of(
@@ -180,7 +178,7 @@ def _node(
         files=len(manifest.files),
         rows=None if rows is None else rows.rows_out,
         window=list(window) if isinstance(window, list | tuple) else None,
-        facts={name: known[name] for name in _FACTS if name in known},
+        facts={name: properties[name] for name in _FACTS if name in properties},
         cached=any((each.dag_id, each.run_id) == asked and each.artifact.cached for each in holders),
         runs=_runs(holders),
         served=_served(manifest, records),

@@ -296,7 +296,8 @@ def version_of(store: ArtifactStore, schema: Artifact | None, known: dict[str, l
     """
     if schema is None or frozen_name(schema.uri) is None or not store.dag_of(schema.uri):
         return None
-    if schema.uri not in known:
-        with reaching(store):
+    with reaching(store):
+        if schema.uri not in known:
             known[schema.uri] = schema_history(store, schema.uri)
-    return max((each.version for each in known[schema.uri] if each.fingerprint == schema.fingerprint), default=None)
+        versions = (int(each.version) for each in known[schema.uri] if each.fingerprint == schema.fingerprint)
+        return max(versions, default=None)  # int: a damaged history may have numbers that are not finite

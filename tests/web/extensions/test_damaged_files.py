@@ -393,7 +393,8 @@ def test_no_route_takes_a_silent_server_for_one_without_models(
 
 @pytest.mark.parametrize("user", ["taskless", "bare", "logless"])
 def test_no_route_takes_a_missing_right_for_nothing(api: Api, shown: dict[str, str], user: str) -> None:
-    assert silent(api, shown, shown, re.compile("you may not|Forbidden").search, user) == {}
+    paths = [path for path in shown if "/activity?" not in path]  # whose pipelines the list calls unknown
+    assert silent(api, shown, paths, lambda text: "you may not" in text or "Forbidden" in text, user) == {}
 
 
 def _promoted(content: bytes) -> bytes:
@@ -414,7 +415,8 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 def test_no_verdict_is_taken_for_one_of_the_version_that_serves(api: Api, shown: dict[str, str]) -> None:
     with damaged(api, "_models/*", _promoted):
-        for path in (path for path, page in shown.items() if page.startswith(("{", "["))):
+        paths = [path for path, page in shown.items() if page.startswith(("{", "[")) and "/lineage" not in path]
+        for path in paths:  # a lineage is of an artifact, whatever serves
             for each in _objects(api.get(path).json()):
                 assert each.get("verdict") not in get_args(SkewVerdict) or {"version", "reference"} & each.keys(), path
                 assert each.get("about") not in ("skew", "performance"), (path, each)
