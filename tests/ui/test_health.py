@@ -117,7 +117,7 @@ def test_overview_begins_with_health_and_leads_to_its_cause(open_page: OpenPage)
 def test_unreadable_record_is_not_taken_for_one_that_loads(open_page: OpenPage) -> None:
     page = open_page(OVERVIEW.format(dag="price_training"), problems_expected=True, **SCREEN)
     decisions = page.get_by_role("region", name="Decisions")
-    expect(decisions).to_contain_text("Not known, because the record of price cannot be read.")
+    expect(decisions).to_contain_text("Not known: the record of price cannot be read.")
     expect_at_rest(page)
     expect(decisions).not_to_contain_text("No decisions yet")
     page.goto(page.url.replace("price", "fraud"))

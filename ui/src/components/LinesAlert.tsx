@@ -3,16 +3,17 @@ import { Notice } from "src/components/Notice";
 interface Props {
   status?: "error" | "warning";
   title?: string;
-  lines: readonly string[];
+  lines: readonly (string | false | null | undefined)[];
 }
 
 /** Sentences about what is wrong or missing, one a line; nothing where there are none. */
 export function LinesAlert({ status = "warning", title, lines }: Props) {
+  const known = lines.filter((line) => !!line);
   return (
-    lines.length > 0 && (
+    known.length > 0 && (
       <Notice status={status} alignItems="flex-start" size={title ? "md" : "sm"} title={title}>
-        {lines.map((line) => (
-          <div key={line} style={{ overflowWrap: "anywhere" }}>
+        {known.map((line) => (
+          <div key={`${line}`} style={{ overflowWrap: "anywhere" }}>
             {line}
           </div>
         ))}

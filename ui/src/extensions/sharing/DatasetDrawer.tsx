@@ -168,7 +168,7 @@ function Statistics({ dataset }: { dataset: SharedDataset }) {
   return (
     <Stack gap={3} mt={2}>
       <Choice label="Compare with" value={chosen} values={values} onChange={setChosen} />
-      {dagId && ofPipeline.problem && <LinesAlert lines={[ofPipeline.problem]} />}
+      <LinesAlert lines={[dagId && ofPipeline.problem]} />
       <ComparedFeatures
         theirs={featuresOf(dataset)}
         ours={other ? featuresOf(other) : ofPipeline.features}

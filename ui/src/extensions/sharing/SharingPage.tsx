@@ -55,7 +55,7 @@ function Content({ data }: { data: State }) {
   return (
     <Stack gap={5}>
       <DaemonLine data={data} />
-      <LinesAlert lines={[...(data.daemon?.error ? [data.daemon.error] : []), ...problems]} />
+      <LinesAlert lines={[data.daemon?.error, ...problems]} />
       <Box>
         <Heading size="sm" as="h2" mb={2}>
           Data sets

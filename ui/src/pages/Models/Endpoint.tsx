@@ -1,6 +1,6 @@
 import { Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
-import { CopyButton, ERROR, Notice, QueryView, Segments, StateBadge, Time, Tooltip, WARNING } from "src/components";
+import { CopyButton, ERROR, LinesAlert, Notice, QueryView, Segments, StateBadge, Time, Tooltip } from "src/components";
 import { formatCount, formatDuration, formatNumber, formatPercent } from "src/format";
 import { type LiveModel, liveOptions, type ModelDetail, SPANS, useMinutes } from "src/pages/Models/queries";
 import { ratesOf } from "src/pages/Models/rates";
@@ -79,11 +79,7 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
     <Flex direction="column" gap={3}>
       <Box>
         <TrafficBar shares={shares} />
-        {pending && live.kind === "bundled" && (
-          <Text mt={1} fontSize="xs" color={WARNING}>
-            The decided traffic is {decided}; the server does not serve it yet.
-          </Text>
-        )}
+        <LinesAlert lines={[pending && live.kind === "bundled" && `Decided, and not served yet: ${decided}`]} />
       </Box>
       {series && rates ? (
         <Grid templateColumns="repeat(auto-fit, minmax(120px, 1fr))" gap={3}>

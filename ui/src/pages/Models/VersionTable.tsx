@@ -52,7 +52,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
     <QueryView query={query}>
       {() => (
         <Box>
-          <LinesAlert lines={unknown.length > 0 ? [`Figures are not known of ${formatList(unknown)}.`] : []} />
+          <LinesAlert lines={[unknown.length > 0 && `Figures are not known of ${formatList(unknown)}.`]} />
           <DataTable
             label="Versions"
             name="v"

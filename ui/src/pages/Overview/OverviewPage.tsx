@@ -2,7 +2,8 @@ import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import type { Schemas } from "src/api/client";
 import { type Overview, useActivity, useOverview } from "src/api/pipelines";
-import { AppLink, LoadingRows, LoadingSections, QueryView, Redirect, StateBadge, Time, WARNING } from "src/components";
+import { AppLink, LoadingRows, LoadingSections, QueryView, Redirect, StateBadge, Time } from "src/components";
+import { LinesAlert } from "src/components/LinesAlert";
 import { formatList } from "src/format";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { HistoryList } from "src/pages/Models/HistoryList";
@@ -109,11 +110,7 @@ function DecisionSection({ overview: { pipeline, models, retraining } }: { overv
   );
   return (
     <Section title="Decisions" more={all}>
-      {unread.length > 0 && (
-        <Text fontSize="sm" color={WARNING}>
-          Not known, because the record of {formatList(unread)} cannot be read.
-        </Text>
-      )}
+      <LinesAlert lines={[unread.length > 0 && `Not known: the record of ${formatList(unread)} cannot be read.`]} />
       {entries.length > 0 && <HistoryList entries={entries.slice(0, SHOWN)} brief />}
       {details.some(({ isPending }) => isPending) && <LoadingRows rows={3} />}
       {entries.length === 0 && details.every(({ data }) => data) && (

@@ -3,8 +3,8 @@ import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { LuExternalLink } from "react-icons/lu";
 import { api, refetchAfter } from "src/api/client";
-import { AppLink, DataTable, Dimmed, Empty, ErrorAlert, LoadingRows, Segments, WARNING } from "src/components";
-import { countOf } from "src/format";
+import { AppLink, DataTable, Dimmed, Empty, ErrorAlert, LinesAlert, LoadingRows, Segments } from "src/components";
+import { countOf, plural } from "src/format";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { columnsOf } from "src/pages/Runs/columns";
@@ -88,11 +88,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
   return (
     <Stack gap={3}>
       {failure}
-      {problems.length > 0 && (
-        <Text fontSize="sm" color={WARNING} overflowWrap="anywhere">
-          {problems.length} {problems.length === 1 ? "file" : "files"} of runs cannot be used: {problems[0]}
-        </Text>
-      )}
+      <LinesAlert lines={[problems[0] && `${plural(problems.length, "file")} cannot be used: ${problems[0]}`]} />
       <HStack gap={4} wrap="wrap" justify="space-between">
         <Segments label="View" value={view} onChange={setView} items={[...VIEWS, ...further]} />
         <InMlflow url={page?.mlflow_url} command={page?.mlflow_command} />

@@ -32,7 +32,7 @@ export function Validation({ dagId, validation }: { dagId: string; validation: V
         {validation.cached && <Text color="fg.muted">taken from an earlier run</Text>}
         <AppLink to={lineagePath(dagId, { artifact: address })}>Lineage</AppLink>
       </HStack>
-      {artifact === "present" && <LinesAlert lines={detail === null ? [] : [detail]} />}
+      <LinesAlert lines={[artifact === "present" && detail]} />
       {question && <QuestionCard dagId={dagId} validation={validation} question={question} />}
       {artifact === "present" ? <Report dagId={dagId} validation={validation} /> : <NoReport validation={validation} />}
     </Box>

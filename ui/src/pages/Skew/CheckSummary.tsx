@@ -42,24 +42,14 @@ export function CheckSummary({ check, onOlder, onNewer }: Props) {
         </Text>
         <HStack gap={3} marginInlineStart="auto" wrap="wrap">
           <Group attached>
-            <IconButton
-              size="2xs"
-              variant="outline"
-              aria-label="Older comparison"
-              disabled={!onOlder}
-              onClick={onOlder}
-            >
-              <LuChevronLeft />
-            </IconButton>
-            <IconButton
-              size="2xs"
-              variant="outline"
-              aria-label="Newer comparison"
-              disabled={!onNewer}
-              onClick={onNewer}
-            >
-              <LuChevronRight />
-            </IconButton>
+            {[
+              { label: "Older comparison", go: onOlder, icon: <LuChevronLeft /> },
+              { label: "Newer comparison", go: onNewer, icon: <LuChevronRight /> },
+            ].map(({ label, go, icon }) => (
+              <IconButton key={label} size="2xs" variant="outline" aria-label={label} disabled={!go} onClick={go}>
+                {icon}
+              </IconButton>
+            ))}
           </Group>
           <AppLink to={airflowRunPath(check.dag_id, check.run_id)}>DAG run</AppLink>
           <AppLink to={airflowTaskPath(check)}>Task</AppLink>

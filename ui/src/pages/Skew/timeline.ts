@@ -74,14 +74,12 @@ export function featureRows({ features, entries: checks }: Timeline): FeatureRow
 
 /** What a reader of the newest comparison must know: it is not of the version that serves, or that is not known. */
 export function doubtsOf({ entries, serving, problems }: Timeline): string[] {
-  const unknown = problems.map((each) => `Not known: ${each}`);
   const newest = entries.at(-1);
   const version = newest?.model ? serving[newest.model] : null;
-  if (!newest?.version || !version || version === newest.version) {
-    return unknown;
-  }
+  const isOther = newest?.version && version && version !== newest.version;
   const checked = entries.some((each) => each.version === version) ? "" : " and has no comparison yet";
-  return [`The newest comparison is of v${newest.version}, not of v${version}, which serves${checked}.`, ...unknown];
+  const other = `The newest comparison is of v${newest?.version}, not of v${version}, which serves${checked}.`;
+  return [...(isOther ? [other] : []), ...problems.map((each) => `Not known: ${each}`)];
 }
 
 export type TimeAxis = "data" | "wall";
