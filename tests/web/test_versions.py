@@ -56,7 +56,9 @@ def test_page_of_versions_reads_only_its_trainings(api: Api, versions: dict[int,
     assert {each["unmeasured"] for each in first["entries"]} == {None}
     why = {each["version"]: each["unmeasured"] for each in second["entries"]}
     assert why[2].startswith(f"{versions[2]}: not what a training writes")
-    assert why[3] == f"{versions[3]} was deleted" and why[4].endswith("/model was deleted from the store")
+    assert why[3] == f"there is no record {versions[3]} of its training" and why[4].endswith(
+        "/model was deleted from the store"
+    )
     assert [(each["metrics"], each["trained_by"]) for each in second["entries"]] == [({}, None)] * 3
     api.store.remove_text(record_uri(api.store, MODEL))
     assert api.get(PATH).json()["total_entries"] == 0

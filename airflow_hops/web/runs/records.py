@@ -106,12 +106,12 @@ class Trainings:
 
 
 def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str:
-    """Returns the training of a model, or why it is unknown: a file was deleted, or cannot be used."""
+    """Returns the training of a model, or why it is unknown: a file is missing, or cannot be used."""
     try:
         _, manifest = open_artifact(store, model)
         uri = f"{trainings_uri(store, manifest.producer.dag_id)}/{training_of(manifest)}.json"
         with reaching(store):
-            content = _read(store, uri) or f"{uri} was deleted"
+            content = _read(store, uri) or f"there is no record {uri} of its training"
     except HTTPException as error:
         return str(error.detail)
     return content[0] if isinstance(content, tuple) else content
