@@ -180,7 +180,7 @@ function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Over
                 )}
                 {schedule.is_paused && <Paused />}
                 {run && (
-                  <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id}>
+                  <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id} flexWrap="wrap">
                     <StateBadge state={run.state} size="xs" /> <Time at={run.ended_at ?? run.run_after} />
                   </AppLink>
                 )}
