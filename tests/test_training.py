@@ -94,6 +94,7 @@ def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:
     assert {name: params[name] for name in values} == values
     operator.examples = _reference("transformed_examples").to_dict()
     ti = SimpleNamespace(dag_id="training", run_id="r", task_id="train", map_index=None, try_number=2)
+    RuntimeHook().make_store()
     spec = operator.build_spec(
         RuntimeHook(), {**context, "ti": ti, "dag": SimpleNamespace(fileloc=str(tmp_path / "d.py"))}
     )

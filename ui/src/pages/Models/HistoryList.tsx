@@ -121,7 +121,7 @@ function Single({ decision, title, brief }: { decision: Decision; title: string;
 function Why({ lines, children }: { lines?: number; children: ReactNode }) {
   const title = lines !== undefined && typeof children === "string" ? children : undefined;
   return (
-    <Text fontSize="sm" whiteSpace="pre-wrap" wordBreak="break-word" lineClamp={lines} title={title}>
+    <Text fontSize="sm" whiteSpace="pre-line" wordBreak="break-word" lineClamp={lines} title={title}>
       {children}
     </Text>
   );

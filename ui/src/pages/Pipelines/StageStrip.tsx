@@ -28,7 +28,7 @@ export function StageStrip({ stages, width = "140px" }: { stages: readonly Stage
         </Stack>
       }
     >
-      <Flex gap="2px" flexShrink={0} role="img" aria-label={label} maxWidth={width} width={`${stages.length * 12}px`}>
+      <Flex gap="2px" minWidth={0} role="img" aria-label={label} maxWidth={width} width={`${stages.length * 12}px`}>
         {stages.map(({ task_id, state }) => (
           <Box
             key={task_id}
