@@ -302,10 +302,12 @@ def _check(
 
 def _classes(trained: ModelProperties, model: SignatureModel) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes, by output with the probabilities of several."""
-    target = trained.target if trained.label else None
-    several = [each for each in (target.all if target else ()) if each.problem == MULTICLASS]
-    names = {target.output_prefix(each.label) + OUTPUTS[MULTICLASS]: each.classes or () for each in several if target}
-    return {output: classes for output, classes in names.items() if output in model.outputs}
+    if not trained.label:
+        return {}
+    target, output = trained.target, OUTPUTS[MULTICLASS]
+    several = [each for each in target.all if each.problem == MULTICLASS]
+    names = {target.output_prefix(each.label) + output: each.classes or () for each in several}
+    return {name: classes for name, classes in names.items() if name in model.outputs}
 
 
 def _not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
