@@ -214,7 +214,7 @@ def test_sides_of_a_canary_are_random(form: str, canaries: int) -> None:
     keys = pa.array(KEYS[form](count)).cast(pa.string())
     place = np.arange(count)
     facts = {f"bit {bit}": place >> bit & 1 for bit in range(12)} | {"half": place < count // 2, "decade": place % 10}
-    drawn = np.random.default_rng(79).choice([5, 20, 30, 50, 77], canaries)
+    drawn = np.random.default_rng(79).choice([5, 20, 30, 50, 77], canaries).tolist()
     former = np.ones(count, bool)
     former_share = 1.0
     for number, percent in enumerate(drawn):
@@ -223,7 +223,7 @@ def test_sides_of_a_canary_are_random(form: str, canaries: int) -> None:
         assert all((less <= more).all() for less, more in itertools.pairwise(sides)), "a share only adds keys"
         assert (sides[0].any(), sides[-1].all()) == (False, True)
         side = sides[2]
-        parts = [canary_side(keys[start : start + 700], fingerprint, int(percent)) for start in range(0, count, 700)]
+        parts = [canary_side(keys[start : start + 700], fingerprint, percent) for start in range(0, count, 700)]
         assert (np.concatenate(parts) == side).all(), "a side does not depend on other rows"
         both = share * former_share
         for mean, expected in ((side.mean(), share), ((side & former).mean(), both)):
