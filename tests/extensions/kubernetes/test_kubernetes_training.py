@@ -224,7 +224,7 @@ def test_flights_pipeline_in_pods(
         '"flights_training"': '"flights_pods"',
         '"retries": 1': '"retries": 0',
         '"epochs": 4': '"epochs": 1',
-        'slices=("carrier", "origin")': 'minimum={"auc": 0.5}, min_improvement=None',
+        'slices=("carrier", "origin")': 'minimum={"auc": 0.5}, min_improvement=None, better_than_constant=False',
         'task_id="deploy"': f'task_id="deploy", launcher_options={{"pod_override": {asking}}}',
     }.items():
         assert old in source
