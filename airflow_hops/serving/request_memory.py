@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from airflow_hops.core.serving_api.encoded_images import largest_image
-from airflow_hops.core.serving_api.tensors import STRING
+from airflow_hops.core.serving_api.tensors import BY_NUMBER, STRING
 from airflow_hops.core.serving_api.wire import BYTES, Field, fields_of
 from airflow_hops.serving.errors import ServingError, too_large
 
@@ -20,10 +20,14 @@ from airflow_hops.serving.errors import ServingError, too_large
 
 # Assumes the worst growth for smaller requests, as a closer estimate costs more than it saves.
 _LOOKED_AT_FROM_BYTES = 2**20
-_WORST_GROWTH = 40
-_WORST_MESSAGE_GROWTH = 50
-# As measured from the request to the answer of a model that returns its input.
-_FIELD_BYTES = 100
+_WORST_GROWTH = 60
+_WORST_MESSAGE_GROWTH = 80
+# As measured from the request to the answer of a model that returns its input, in a process without free memory.
+_FIELD_BYTES = 160
+NARROW_BYTES = 14
+"""Memory that a byte of a tensor's content takes beyond others, if a response has more bytes for each value."""
+NARROW = frozenset(number for number, tensor_type in BY_NUMBER.items() if tensor_type.numpy.itemsize < 4)
+"""Numbers of these types."""
 _CONTINUED = bytes(range(0x80, 0x100))  # all bytes of a varint but the last
 _PIXEL_BYTES = 5  # measured: 1.3 for one channel, 3.7 for three, 5.1 for four
 
@@ -97,12 +101,12 @@ class Reservation:
 def parsed_json_bytes(text: bytes) -> int:
     """Estimates the memory that parsing JSON takes in addition to its text, for Python objects and tensors.
 
-    As measured, a short value takes 30 times the size of its text, and a long string 6 times.
+    As measured, a short value takes 50 times the size of its text, and a long string 12 times.
     """
     if len(text) < _LOOKED_AT_FROM_BYTES:
         return _WORST_GROWTH * len(text)
     values, lists, objects, quotes = (text.count(sign) for sign in (b",", b"[", b"{", b'"'))
-    return 6 * len(text) + 64 * values + 72 * lists + 240 * objects + 60 * quotes
+    return 12 * len(text) + 72 * values + 72 * lists + 240 * objects + 78 * quotes
 
 
 @dataclass(frozen=True)
@@ -114,17 +118,17 @@ class MessageLayout:
         varints: Fields of integers, which take the same memory however short they are.
         varint_bytes: Memory of each integer.
         growth: Memory of each byte of the other fields.
-        strings: Field that holds strings behind their lengths if field 1 says so, as in a ``TensorProto``.
+        content: Field that holds a tensor's values, whose type field 1 names, as in a ``TensorProto``.
     """
 
     parts: Mapping[int, MessageLayout] = field(default_factory=dict)
     varints: frozenset[int] = frozenset()
-    varint_bytes: int = 50
-    growth: int = 12
-    strings: int = 0
+    varint_bytes: int = 95
+    growth: int = 13
+    content: int = 0
 
 
-_TENSOR = MessageLayout({2: MessageLayout({2: MessageLayout()})}, frozenset({7, 10, 11, 13, 16, 17}), strings=4)
+_TENSOR = MessageLayout({2: MessageLayout({2: MessageLayout()})}, frozenset({7, 10, 11, 13, 16, 17}), content=4)
 PREDICT_LAYOUT = MessageLayout({2: MessageLayout({2: _TENSOR})})
 _EXAMPLES = MessageLayout(growth=25)
 EXAMPLES_LAYOUT = MessageLayout({2: MessageLayout({1: _EXAMPLES, 2: _EXAMPLES})})
@@ -144,8 +148,8 @@ def parsed_message_bytes(message: bytes, layout: MessageLayout, most_bytes: floa
 
 
 def _grown(message: bytes, start: int, end: int, layout: MessageLayout, most_bytes: float) -> int:
-    total = strings = 0
-    has_strings = False
+    total = strings = content = 0
+    types: set[int] = set()
     for each in fields_of(message, start, end):
         part = layout.parts.get(each.number)
         if part is not None and each.wire_type == BYTES:
@@ -155,14 +159,14 @@ def _grown(message: bytes, start: int, end: int, layout: MessageLayout, most_byt
             total += layout.varint_bytes * (varints if each.wire_type == BYTES else varints // 2)  # each has a tag
         else:
             total += layout.growth * (each.end - each.start)
-            if layout.strings == each.number:
-                strings = _varints(message, each)
-            elif layout.strings and each.number == 1:
-                has_strings = any(byte & 0x7F == STRING.number for byte in message[each.end - 2 : each.end])
+            if layout.content == each.number:
+                strings, content = _varints(message, each), each.end - each.start
+            elif layout.content and each.number == 1:
+                types = {byte & 0x7F for byte in message[each.end - 2 : each.end]}
         total += _FIELD_BYTES
         if total > most_bytes:
             break
-    return total + _FIELD_BYTES * strings * has_strings
+    return total + (_FIELD_BYTES * strings if STRING.number in types else NARROW_BYTES * content * bool(types & NARROW))
 
 
 def _varints(message: bytes, place: Field) -> int:

@@ -93,7 +93,7 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
 
 
 # As measured; the request is also a Predict request.
-_CONTENTS = MessageLayout(varints=frozenset(range(1, 6)), varint_bytes=100)
+_CONTENTS = MessageLayout(varints=frozenset(range(1, 6)), varint_bytes=120)
 _LAYOUT = MessageLayout({5: MessageLayout({5: _CONTENTS}, varints=frozenset({3}))})
 
 

@@ -18,7 +18,7 @@ from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import RequestTarget
-from airflow_hops.serving.request_memory import Reservation
+from airflow_hops.serving.request_memory import NARROW, NARROW_BYTES, Reservation
 
 # Parameters of other servers' extensions, with which the answer would be another.
 _REFUSED = ("sequence_id", "shared_memory_region", "classification")
@@ -63,7 +63,7 @@ class PredictMessage:
         target: The target of the request.
         servable: The selected version.
         signature: Signature name; empty for the default.
-        memory: Accounts for strings in binary form.
+        memory: Accounts for strings and short numbers in binary form.
 
     Raises:
         ServingError: The version does not have the signature.
@@ -102,6 +102,8 @@ class PredictMessage:
         tensor = self.add(declared)
         if declared.tensor_type is STRING:
             self._memory.grow(_STRING_BYTES * min(declared.elements, len(content) // 4))
+        elif declared.tensor_type.number in NARROW:
+            self._memory.grow(NARROW_BYTES * len(content))
         fill_raw(tensor, declared, content, source)
 
     def call(self, outputs: Iterable[str], deadline_s: float) -> Call:
