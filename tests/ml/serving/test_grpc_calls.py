@@ -203,7 +203,7 @@ def test_waiting_messages_respect_the_memory_limit(echo: Echo) -> None:
     # Decoding it would take more than there is.
     assert waits.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     for _ in range(MOST + 1):
-        assert echo.ask(bytes(2000), timeout=300) == bytes(2000)
+        assert echo.ask(bytes(1000), timeout=300) == bytes(1000)
 
 
 @pytest.mark.parametrize("long", [(10.0, 10.0), (10.0, 1e-5)], ids=["computes", "waits"])
