@@ -32,9 +32,6 @@ def test_dag_right_alone_reveals_no_runs_and_artifacts(api: Api) -> None:
         assert {each[name] for each in bare.values()} == {None}, name
     assert {each["health"][0]["state"] for each in bare.values()} == {"unknown"}
     assert {monitor["last_run"] for each in bare.values() for monitor in each["monitors"]} == {None}
-    asked = "/api/pipelines/activity?dag_id=pages&dag_id=pages_training"
-    assert api.get(asked, "admin").json().keys() == {"pages", "pages_training"}
-    assert api.get(asked, "bare").json() == {}
 
 
 def test_trigger_right_on_a_monitoring_dag_allows_no_decision(api: Api) -> None:

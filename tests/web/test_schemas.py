@@ -208,6 +208,14 @@ def test_hand_edit_is_reported_until_a_run_accepts_it(asking: Asking) -> None:
     assert api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
 
 
+def test_unreadable_schema_is_named_beside_the_others(asking: Asking, whole_store: None) -> None:
+    store = asking.api.store
+    store.write_text(f"{store.frozen_schema('pages_schema', 'broken')}/manifest.json", "[]")
+    listed = asking.api.get(f"{DAG}/schemas").json()
+    assert [each["name"] for each in listed["schemas"]] == ["rows"]
+    assert [each.partition(": ")[0] for each in listed["problems"]] == ["broken"]
+
+
 def test_expired_question_is_reported(asking: Asking) -> None:
     """The question depends on its task: seen through the rows of the database."""
     from airflow.models.hitl import HITLDetail

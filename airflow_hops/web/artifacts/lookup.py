@@ -28,6 +28,7 @@ from airflow_hops.airflow_internals.database import (
 )
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, HopsError
+from airflow_hops.core.redaction import redacted
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
@@ -250,12 +251,11 @@ def reaching(store: ArtifactStore, uri: str = "") -> Iterator[None]:
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     except Exception as error:  # any exception of the file system's client
+        detail = f"the artifact store {store.root} cannot be read ({type(error).__name__}: {error})"
         if uri and isinstance(error, _UNLIKE):
             detail = f"{uri} is damaged ({error}); restore it, or clear the task that wrote it"
-            raise HTTPException(502, detail) from error
-        raise HTTPException(
-            502, f"the artifact store {store.root} cannot be read ({type(error).__name__}: {error})"
-        ) from error
+        # The error may quote credentials and surrogates of the file, and answers with other contents quote the error.
+        raise HTTPException(502, redacted(detail).encode(errors="backslashreplace").decode()) from error
 
 
 def manifest_at(store: ArtifactStore, uri: str) -> Manifest | None:

@@ -7,10 +7,10 @@ step locks the model, records the decision before it applies it, and executes a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, HTTPException
+from fastapi import APIRouter, Body, Depends, HTTPException
 from pydantic import Field, StringConstraints
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
@@ -40,38 +40,59 @@ Outcome = dict[str, Json]
 """The XCom of the operator of the same decision: the state of the model after it."""
 
 
+@dataclass(frozen=True)
+class RequestedDecision:
+    """A decision of a person on a model."""
+
+    user: GetUserDep
+    served: ServedModelOf
+    reason: str
+    request_id: str
+
+    def run(self, function: str, **params: Any) -> Outcome:
+        """Runs its step; HTTPException with 422 if it is impossible, 502 if a service does not answer."""
+        served, who = self.served, self.user.get_name()
+        log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, params, who)
+        params |= {"model_name": served.name, "reason": self.reason}
+        params |= {"by": {"dag_id": served.dag_id, "user": who, "request_id": self.request_id}}
+        producer = Producer(served.dag_id, f"web__{self.request_id}", function)
+        try:
+            return run_decision(
+                served.hook, function, producer, lambda line: log.log(line.level, "%s", line.text), **params
+            )
+        except StepFailed as error:
+            raise HTTPException(502 if error.retryable else 422, str(error.error or error)) from error
+        except HopsError as error:
+            raise HTTPException(502, str(error)) from error
+
+
+def _requested(user: GetUserDep, served: Decided, reason: Reason, request_id: RequestId) -> RequestedDecision:
+    return RequestedDecision(user, served, reason, request_id)
+
+
+Requested = Annotated[RequestedDecision, Depends(_requested)]
+
+
 @router.post("/promote")
-def promote_model_version(
-    user: GetUserDep,
-    served: Decided,
-    reason: Reason,
-    request_id: RequestId,
-    version: Annotated[Version | Literal["challenger"], Body()],
-) -> Outcome:
+def promote_model_version(decision: Requested, version: Annotated[Version | Literal["challenger"], Body()]) -> Outcome:
     """Gives all traffic to a version and makes it the champion."""
     chosen = None if version == "challenger" else version
-    return _decide(user, served, reason, request_id, "promote", {"version": chosen})
+    return decision.run("promote", version=chosen)
 
 
 @router.post("/traffic")
 def set_model_traffic(
-    user: GetUserDep,
-    served: Decided,
-    reason: Reason,
-    request_id: RequestId,
+    decision: Requested,
     percents: Annotated[dict[Version, Percent], Body(description="Whole percents by version; they sum to 100")],
 ) -> Outcome:
     """Sets the shares of champion and challenger."""
     shares = {str(version): percent for version, percent in percents.items()}
-    return _decide(user, served, reason, request_id, "set_traffic", {"percents": shares})
+    return decision.run("set_traffic", percents=shares)
 
 
 @router.post("/replace")
 def replace_model_champion(
-    user: GetUserDep,
-    served: Decided,
-    reason: Reason,
-    request_id: RequestId,
+    decision: Requested,
     fingerprint: Annotated[
         str,
         StringConstraints(pattern=r"^[0-9a-f]{64}$"),
@@ -83,20 +104,18 @@ def replace_model_champion(
     Raises:
         HTTPException: 404, the user may not read an evaluation of such a candidate.
     """
+    served = decision.served
     with create_session() as session:
-        candidates = candidates_of(evaluated(judged(session, user, [served.model])[served.model]), None)
+        candidates = candidates_of(evaluated(judged(session, decision.user, [served.model])[served.model]), None)
     candidate = next((each for each in candidates if each.fingerprint == fingerprint), None)
     if candidate is None:
         raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {fingerprint}")
-    return _decide(user, served, reason, request_id, "replace_champion", {"model": candidate.uri})
+    return decision.run("replace_champion", model=candidate.uri)
 
 
 @router.post("/roll_back")
 def roll_back_model(
-    user: GetUserDep,
-    served: Decided,
-    reason: Reason,
-    request_id: RequestId,
+    decision: Requested,
     to_version: Annotated[
         Version | Literal["previous"],
         Body(description="The previous one removes the canary, or, if there is none, restores the former champion"),
@@ -107,44 +126,12 @@ def roll_back_model(
 ) -> Outcome:
     """Takes the canary out of service, or restores a former champion."""
     chosen = None if to_version == "previous" else to_version
-    return _decide(user, served, reason, request_id, "roll_back", {"to_version": chosen, "if_away": if_away})
+    return decision.run("roll_back", to_version=chosen, if_away=if_away)
 
 
 @router.post("/owners")
-def set_model_owners(
-    user: GetUserDep,
-    served: Decided,
-    reason: Reason,
-    request_id: RequestId,
-    owners: NewOwners,
-) -> Outcome:
-    """Names the DAGs that may deploy the model and decide on it.
-
-    Raises:
-        HTTPException: 403, the user may not trigger one of the owners before or after; 404, there is no such pipeline.
-    """
-    check_new_owners(user, read_model_record(served.hook.store, served.name).owners, owners)
-    return _decide(user, served, reason, request_id, "set_owners", {"owners": list(dict.fromkeys(owners))})
-
-
-def _decide(
-    user: GetUserDep, served: ServedModelOf, reason: str, request_id: str, function: str, params: Mapping[str, Any]
-) -> Outcome:
-    """Runs the step of a decision; HTTPException with 422 if it is impossible, 502 if a service does not answer."""
-    who = user.get_name()
-    log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
-    params = {
-        **params,
-        "model_name": served.name,
-        "reason": reason,
-        "by": {"dag_id": served.dag_id, "user": who, "request_id": request_id},
-    }
-    producer = Producer(served.dag_id, f"web__{request_id}", function)
-    try:
-        return run_decision(
-            served.hook, function, producer, lambda line: log.log(line.level, "%s", line.text), **params
-        )
-    except StepFailed as error:
-        raise HTTPException(502 if error.retryable else 422, str(error.error or error)) from error
-    except HopsError as error:
-        raise HTTPException(502, str(error)) from error
+def set_model_owners(decision: Requested, owners: NewOwners) -> Outcome:
+    """Names the DAGs that may deploy the model and decide on it. The user must be allowed to trigger each."""
+    served = decision.served
+    check_new_owners(decision.user, read_model_record(served.hook.store, served.name).owners, owners)
+    return decision.run("set_owners", owners=list(dict.fromkeys(owners)))

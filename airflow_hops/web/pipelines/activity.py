@@ -44,7 +44,7 @@ class Activity(Model):
 
 @router.get("/activity")
 def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> dict[str, Activity]:
-    """Returns the activity of the models that pipelines serve, by DAG; of DAGs whose results the user may read."""
+    """Returns the activity of the models that pipelines serve, by DAG, or why it is not known of one."""
     allowed = may_read_results(user)
     with create_session() as session:
         known = read_pipelines(session, list(readable))
@@ -56,7 +56,16 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
         hook = cache(hook_of)  # one for all models of a silent server
         results = threads.map(lambda model: _activity(hook, model, answers[model.hops_conn_id]), models.values())
         activities = dict(zip(models, results, strict=True))
-    return {name: activities.get(name, Activity(traffic=None, health=[])) for name in shown}
+    nothing = Activity(traffic=None, health=[])
+    return {name: activities.get(name, nothing) if name in shown else _hidden(name, name in known) for name in dag_id}
+
+
+def _hidden(dag_id: str, is_known: bool) -> Activity:
+    """Returns why nothing is known of a DAG; whether one exists that the user may not read is not revealed."""
+    missing = f"DAG {dag_id!r} does not exist, has no tasks of this package, or you may not read it"
+    problem = f"you may not read the runs, task instances and XComs of {dag_id}" if is_known else missing
+    finding = Finding(state="unknown", about="server", text="because the server was not asked", detail=problem)
+    return Activity(traffic=LiveModel(problem=problem), health=[finding])
 
 
 def _ask(conn_id: str) -> Mapping[str, Any] | HopsError | str:

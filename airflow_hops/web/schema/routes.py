@@ -52,6 +52,8 @@ class SchemaList(Model):
     schemas: list[SchemaSummary]
     elsewhere: list[str]
     """DAGs with a schema that work on the same models, among those that the user may read."""
+    problems: list[str]
+    """Schemas that cannot be read, with the reason."""
 
 
 @router.get("", dependencies=[READS_ARTIFACTS])
@@ -62,11 +64,19 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
         others = read_pipelines(session, readable - {dag_id}).values()
     related = together(others, pipeline.models())
     store = hook_of(pipeline.conn_id()).store
+    folder, schemas, problems = f"{store.uri(dag_id)}/{FROZEN}", list[SchemaSummary](), list[str]()
     with reaching(store):
-        names = map(name_in, store.names(f"{store.uri(dag_id)}/{FROZEN}"))
-        schemas = [result for name in names if (result := _summary(store, dag_id, name)) is not None]
+        names = store.names(folder)
+    for name in names:
+        try:
+            with reaching(store, f"{folder}/{name}"):
+                if (result := _summary(store, dag_id, name_in(name))) is not None:
+                    result.model_dump_json()  # a page must be able to show it
+                    schemas.append(result)
+        except HTTPException as error:
+            problems.append(f"{name_in(name)}: {error.detail}")
     elsewhere = sorted(other.dag_id for other in related if "schema" in other.stages())
-    return SchemaList(schemas=schemas, elsewhere=elsewhere)
+    return SchemaList(schemas=schemas, elsewhere=elsewhere, problems=problems)
 
 
 @router.get("/{name}", response_model=SchemaDetail)
