@@ -128,6 +128,9 @@ def test_unreadable_record_is_not_taken_for_one_that_loads(open_page: OpenPage) 
 def test_pipelines_are_cards_on_a_phone(open_page: OpenPage) -> None:
     page = open_page(LIST, width=390, height=844)
     seen(row(page, "eta_training"), "broken", "success", "decided: v2 100%")
+    page.get_by_label("Sort by").select_option("run")
+    seen(page.locator("tbody tr[data-index]").first, "fraud_training")
+    page.get_by_role("button", name="Descending: sort ascending").click()
     expect_fits(page)
 
 

@@ -1,7 +1,8 @@
-import { Box, chakra, HStack, Table, VisuallyHidden } from "@chakra-ui/react";
+import { Box, chakra, HStack, IconButton, Table, VisuallyHidden } from "@chakra-ui/react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type KeyboardEvent, memo, type ReactNode, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
+import { Choice } from "src/components/Choice";
 import { ColumnChoice } from "src/components/ColumnChoice";
 import { type Column, shownOf, sortRows, widthsOf } from "src/components/table";
 import { type Sort, ticked, useQueryList, useSort } from "src/hooks/useQueryState";
@@ -156,6 +157,13 @@ export function DataTable<Row>(props: Props<Row>) {
     event.preventDefault();
   };
 
+  const selectAll = onSelect && (
+    <Tick
+      label="Select all"
+      checked={ordered.length > 0 && ordered.every((row) => selected?.has(rowKey(row)))}
+      onChange={(checked) => onSelect(() => (checked ? ordered.map(rowKey) : []))}
+    />
+  );
   return (
     <Box>
       <HStack mb={2} gap={2} align="flex-start">
@@ -164,6 +172,12 @@ export function DataTable<Row>(props: Props<Row>) {
         </Box>
         {columns.length > 3 && <ColumnChoice columns={columns} shown={shown} onChange={setChosen} />}
       </HStack>
+      {cards && (
+        <HStack mb={2} gap={4} wrap="wrap" fontSize="sm">
+          <SortChoice columns={columns} sort={sort} onSort={setSort} />
+          {selectAll && <HStack as="label">{selectAll} Select all</HStack>}
+        </HStack>
+      )}
       <Box ref={scroller} maxHeight={maxHeight} overflow="auto" borderWidth={1} borderRadius="md" onKeyDown={onKeyDown}>
         <Table.Root
           size="sm"
@@ -177,15 +191,7 @@ export function DataTable<Row>(props: Props<Row>) {
         >
           <Table.Header>
             <Table.Row aria-rowindex={1}>
-              {onSelect && (
-                <Table.ColumnHeader width={`${TICK_WIDTH}px`}>
-                  <Tick
-                    label="Select all"
-                    checked={ordered.length > 0 && ordered.every((row) => selected?.has(rowKey(row)))}
-                    onChange={(checked) => onSelect(() => (checked ? ordered.map(rowKey) : []))}
-                  />
-                </Table.ColumnHeader>
-              )}
+              {selectAll && <Table.ColumnHeader width={`${TICK_WIDTH}px`}>{selectAll}</Table.ColumnHeader>}
               {shown.map((column, place) => (
                 <Heading key={column.key} column={column} width={widths[place]} sort={sort} onSort={setSort} />
               ))}
@@ -269,14 +275,39 @@ function Tick({ label, checked, onChange }: { label: string; checked: boolean; o
   );
 }
 
-interface HeadingProps<Row> {
-  column: Column<Row>;
-  width: number | undefined;
+interface SortProps {
   sort: Sort | null;
   onSort: (sort: Sort | null) => void;
 }
 
-function Heading<Row>({ column, width, sort, onSort }: HeadingProps<Row>) {
+/** What cards, which have no headings, are sorted by. */
+function SortChoice<Row>({ columns, sort, onSort }: SortProps & { columns: readonly Column<Row>[] }) {
+  const values = columns.filter(({ value }) => value).map(({ key, label }) => ({ value: key, label }));
+  const first = (key: string) => columns.find((each) => each.key === key)?.descendingFirst ?? false;
+  return (
+    <HStack>
+      <Choice
+        label="Sort by"
+        value={sort?.column ?? ""}
+        values={[{ value: "", label: "nothing" }, ...values]}
+        onChange={(key) => onSort(key ? { column: key, descending: first(key) } : null)}
+      />
+      {sort && (
+        <IconButton
+          size="xs"
+          variant="outline"
+          aria-label={sort.descending ? "Descending: sort ascending" : "Ascending: sort descending"}
+          onClick={() => onSort({ ...sort, descending: !sort.descending })}
+        >
+          {sort.descending ? <LuArrowDown /> : <LuArrowUp />}
+        </IconButton>
+      )}
+    </HStack>
+  );
+}
+
+function Heading<Row>(props: SortProps & { column: Column<Row>; width: number | undefined }) {
+  const { column, width, sort, onSort } = props;
   const current = sort?.column === column.key ? sort : null;
   const first = column.descendingFirst ?? false;
   // Once, the other way round, and as it was.

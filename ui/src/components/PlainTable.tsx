@@ -18,6 +18,7 @@ export function PlainTable<Row>({
   columns,
   rowTitle,
   dense = false,
+  maxHeight,
   ...rest
 }: {
   label: string;
@@ -26,10 +27,12 @@ export function PlainTable<Row>({
   columns: readonly PlainColumn<Row>[];
   rowTitle?: (row: Row) => string;
   dense?: boolean;
+  /** CSS height beyond which the rows scroll below the heading. */
+  maxHeight?: string;
 } & Pick<TableRootProps, "width" | "maxW" | "mt" | "whiteSpace">) {
   return (
-    <Table.ScrollArea tabIndex={0}>
-      <Table.Root size="sm" aria-label={label} {...rest}>
+    <Table.ScrollArea tabIndex={0} maxHeight={maxHeight}>
+      <Table.Root size="sm" aria-label={label} stickyHeader={maxHeight !== undefined} {...rest}>
         <Table.Header>
           <Table.Row>
             {columns.map(({ label: heading, end, help }, place) => (

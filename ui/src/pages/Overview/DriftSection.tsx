@@ -1,9 +1,8 @@
 import { HStack, Stack, Text } from "@chakra-ui/react";
 import type { Overview } from "src/api/pipelines";
 import { useSkewReport } from "src/api/skew";
-import { AppLink, Sparkline, StateBadge, Time } from "src/components";
+import { AppLink, Part, Sparkline, StateBadge, Time } from "src/components";
 import { formatCount, plural } from "src/format";
-import { Section } from "src/pages/Overview/Section";
 import { changeInWords, VERDICTS } from "src/pages/Skew/words";
 import { type ArtifactRef, skewPath } from "src/routes";
 
@@ -15,7 +14,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
   if (skew === null) {
     const unwatched = monitors.length === 0 && !pipeline.stages.includes("skew");
     return (
-      <Section title="Drift">
+      <Part boxed title="Drift">
         <Text fontSize="sm" color="fg.muted">
           {pipeline.health.some(({ about }) => about === "stage")
             ? "Not known, because an operator cannot be imported."
@@ -25,7 +24,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
                 ? "This pipeline is not monitored. Add a DAG with a SkewOperator, which compares requests with the training data."
                 : "No comparisons yet."}
         </Text>
-      </Section>
+      </Part>
     );
   }
   const { verdict, at, version } = skew;
@@ -33,7 +32,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
   const drifted = verdict === "insufficient" ? [] : skew.drifted;
   const rows = checks.at(-1)?.rows;
   return (
-    <Section title="Drift" more={<AppLink to={skewPath(dagId)}>All features</AppLink>}>
+    <Part boxed title="Drift" more={<AppLink to={skewPath(dagId)}>All features</AppLink>}>
       <Stack gap={2} fontSize="sm">
         <HStack gap={2} wrap="wrap">
           <AppLink to={skewPath(dagId, { artifact: skew })} aria-label={`Skew: ${verdict}`}>
@@ -66,7 +65,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
           </HStack>
         )}
       </Stack>
-    </Section>
+    </Part>
   );
 }
 

@@ -2,7 +2,7 @@ import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import type { Schemas } from "src/api/client";
 import { type Overview, useActivity, useOverview } from "src/api/pipelines";
-import { AppLink, LoadingRows, LoadingSections, QueryView, Redirect, StateBadge, Time } from "src/components";
+import { AppLink, LoadingRows, LoadingSections, Part, QueryView, Redirect, StateBadge, Time } from "src/components";
 import { LinesAlert } from "src/components/LinesAlert";
 import { formatList } from "src/format";
 import { Endpoint } from "src/pages/Models/Endpoint";
@@ -11,7 +11,6 @@ import { historyOf } from "src/pages/Models/history";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { modelOptions, useModel } from "src/pages/Models/queries";
 import { DriftSection } from "src/pages/Overview/DriftSection";
-import { Section } from "src/pages/Overview/Section";
 import { Waiting } from "src/pages/Overview/Waiting";
 import { HealthLine } from "src/pages/Pipelines/Health";
 import { Headline } from "src/pages/Pipelines/ModelCell";
@@ -71,7 +70,7 @@ function Loaded(overview: Overview) {
 function RunSection({ overview: { pipeline, runs } }: { overview: Overview }) {
   const dagId = pipeline.dag_id;
   return (
-    <Section title="Last runs" more={<AppLink to={`${airflowDagPath(dagId)}/runs`}>All runs</AppLink>}>
+    <Part boxed title="Last runs" more={<AppLink to={`${airflowDagPath(dagId)}/runs`}>All runs</AppLink>}>
       <Stack gap={3} fontSize="sm">
         {runs.length === 0 && <RunCell dagId={dagId} run={null} isPaused={pipeline.is_paused} />}
         {runs.map((run) => (
@@ -83,7 +82,7 @@ function RunSection({ overview: { pipeline, runs } }: { overview: Overview }) {
           </Grid>
         ))}
       </Stack>
-    </Section>
+    </Part>
   );
 }
 
@@ -109,7 +108,7 @@ function DecisionSection({ overview: { pipeline, models, retraining } }: { overv
     </HStack>
   );
   return (
-    <Section title="Decisions" more={all}>
+    <Part boxed title="Decisions" more={all}>
       <LinesAlert lines={[unread.length > 0 && `Not known: the record of ${formatList(unread)} cannot be read.`]} />
       {entries.length > 0 && <HistoryList entries={entries.slice(0, SHOWN)} brief />}
       {details.some(({ isPending }) => isPending) && <LoadingRows rows={3} />}
@@ -118,7 +117,7 @@ function DecisionSection({ overview: { pipeline, models, retraining } }: { overv
           No decisions yet.
         </Text>
       )}
-    </Section>
+    </Part>
   );
 }
 
@@ -161,7 +160,7 @@ function ChampionSection({ dagId, model, metric }: Props) {
 /** What starts the pipeline, and the DAGs that watch its model or score tables with it. */
 function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Overview }) {
   return (
-    <Section title="Schedule">
+    <Part boxed title="Schedule">
       <Stack gap={3} fontSize="sm">
         {schedules.map((schedule) => {
           const run = pipeline.monitors.find(({ dag_id }) => dag_id === schedule.dag_id)?.last_run;
@@ -192,7 +191,7 @@ function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Over
           );
         })}
       </Stack>
-    </Section>
+    </Part>
   );
 }
 

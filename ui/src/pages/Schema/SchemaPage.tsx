@@ -1,16 +1,11 @@
 import { Box, Button } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
+import type { Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
-import { AppLink, Empty, Notice, QueryView, TabPanels, Time } from "src/components";
+import { AppLink, Empty, LinesAlert, Notice, QueryView, TabPanels, Time } from "src/components";
 import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
-import {
-  refreshSchemas,
-  type SchemaSummary,
-  useSchemas,
-  useValidations,
-  type ValidationEntry,
-} from "src/pages/Schema/queries";
+import { refreshSchemas, useSchemas, useValidations, type ValidationEntry } from "src/pages/Schema/queries";
 import { SchemaHeader } from "src/pages/Schema/SchemaHeader";
 import { SchemaView } from "src/pages/Schema/SchemaView";
 import { Validations } from "src/pages/Schema/Validations";
@@ -24,9 +19,7 @@ export function SchemaPage() {
   const schemas = useSchemas(dagId);
   return (
     <>
-      <QueryView query={schemas}>
-        {({ schemas: all, elsewhere }) => <Content dagId={dagId} schemas={all} elsewhere={elsewhere} />}
-      </QueryView>
+      <QueryView query={schemas}>{(found) => <Content dagId={dagId} {...found} />}</QueryView>
       {schemas.isLoadingError && <Validations dagId={dagId} />}
     </>
   );
@@ -40,13 +33,7 @@ function useTab(): [string, (tab: string) => void] {
   return [tab, (chosen) => change({ tab: chosen, feature: null, search: null, sort: null }, { push: true })];
 }
 
-interface Props {
-  dagId: string;
-  schemas: readonly SchemaSummary[];
-  elsewhere: readonly string[];
-}
-
-function Content({ dagId, schemas, elsewhere }: Props) {
+function Content({ dagId, schemas, elsewhere, problems }: Schemas["SchemaList"] & { dagId: string }) {
   const [query, change] = useQuery();
   const [tab, setTab] = useTab();
   const validations = useValidations(dagId);
@@ -60,15 +47,17 @@ function Content({ dagId, schemas, elsewhere }: Props) {
     }
   }, [states]);
   const schema = schemas.find(({ name }) => name === query.get("schema")) ?? schemas[0];
-  const noSchema = <NoSchema elsewhere={elsewhere} />;
+  const unread = <LinesAlert lines={problems.map((each) => `The schema cannot be read: ${each}`)} />;
+  const noSchema = problems.length === 0 && <NoSchema elsewhere={elsewhere} />;
   if (schema === undefined && found.length === 0 && !validations.isError) {
-    return noSchema;
+    return noSchema || unread;
   }
   const latest = found.find(({ errors }) => errors !== null);
   const anomalies = latest ? latest.features_total - latest.drifted_total : 0;
   const open = (artifact: string) => change({ tab: "anomalies", artifact, feature: null }, { push: true });
   return (
     <Box>
+      {unread}
       {found
         .filter(({ question }) => question?.state === "waiting")
         .map((each) => (

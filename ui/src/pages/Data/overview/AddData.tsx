@@ -1,9 +1,9 @@
-import { Box, Button, CloseButton, Dialog, HStack, Portal, Table, Text, VisuallyHidden } from "@chakra-ui/react";
+import { Box, Button, CloseButton, Dialog, HStack, Portal, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuPlus } from "react-icons/lu";
 import { api, type Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
-import { Choice, Empty, QueryView, Time } from "src/components";
+import { Choice, Empty, PlainTable, QueryView, Time, TwoLines } from "src/components";
 import { formatCount, shortRun } from "src/format";
 import { type ArtifactRef, instanceOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
@@ -12,6 +12,7 @@ type Add = (ref: ArtifactRef, dataset: string, alone: boolean) => void;
 type Summary = Schemas["ArtifactSummary"];
 
 const RUNS = 100;
+const SMALL = { size: "2xs", colorPalette: "gray" } as const;
 
 /** Further data sets to lay over those that are shown: of another run, another split, or what was served. */
 export function AddData({ onAdd }: { onAdd: Add }) {
@@ -87,59 +88,49 @@ function Entries({ dagId, kind, title, onAdd }: Props) {
           return kind === "statistics" ? <Empty title={`${dagId} has no statistics yet`} /> : null;
         }
         return (
-          <Box mb={4} maxHeight="40vh" overflowY="auto" borderWidth={1} borderRadius="md">
-            <Table.Root size="sm" stickyHeader aria-label={title}>
-              <Table.Header>
-                <Table.Row>
-                  <Table.ColumnHeader colSpan={2}>{title}</Table.ColumnHeader>
-                  <Table.ColumnHeader>Data sets</Table.ColumnHeader>
-                  <Table.ColumnHeader>
-                    <VisuallyHidden>Shown</VisuallyHidden>
-                  </Table.ColumnHeader>
-                </Table.Row>
-              </Table.Header>
-              <Table.Body>
-                {entries.map(({ run, artifact }) => (
-                  <Table.Row key={`${run.run_id} ${artifact.task_id} ${instanceOf(artifact)}`}>
-                    <Table.Cell title={run.run_id} whiteSpace="nowrap">
-                      {shortRun(run.run_id)}
-                      <Text fontSize="xs" color="fg.muted">
-                        {windowOf(artifact) ?? artifact.task_id}
-                      </Text>
-                    </Table.Cell>
-                    <Table.Cell color="fg.muted" whiteSpace="nowrap">
-                      <Time at={run.run_after} />
-                    </Table.Cell>
-                    <Table.Cell>
-                      <HStack gap={1} wrap="wrap">
-                        {datasetsOf(artifact).map((name) => (
-                          <Button
-                            key={name}
-                            size="2xs"
-                            variant="outline"
-                            colorPalette="gray"
-                            onClick={() => onAdd(artifact, name, false)}
-                          >
-                            <LuPlus /> {name} {formatCount(rowsOf(artifact, name))}
-                            <VisuallyHidden>of {shortRun(run.run_id)}</VisuallyHidden>
-                          </Button>
-                        ))}
-                      </HStack>
-                    </Table.Cell>
-                    <Table.Cell textAlign="end">
-                      <Button
-                        size="2xs"
-                        variant="ghost"
-                        colorPalette="gray"
-                        onClick={() => onAdd(artifact, datasetsOf(artifact)[0] ?? "", true)}
-                      >
-                        Show only this
-                      </Button>
-                    </Table.Cell>
-                  </Table.Row>
-                ))}
-              </Table.Body>
-            </Table.Root>
+          <Box mb={4} borderWidth={1} borderRadius="md">
+            <PlainTable
+              label={title}
+              maxHeight="40vh"
+              rows={entries}
+              rowKey={({ run, artifact }) => `${run.run_id} ${artifact.task_id} ${instanceOf(artifact)}`}
+              rowTitle={({ run }) => run.run_id}
+              columns={[
+                {
+                  label: title,
+                  cell: ({ run, artifact }) => (
+                    <TwoLines first={shortRun(run.run_id)} second={windowOf(artifact) ?? artifact.task_id} />
+                  ),
+                },
+                { label: <VisuallyHidden>Time</VisuallyHidden>, cell: ({ run }) => <Time at={run.run_after} /> },
+                {
+                  label: "Data sets",
+                  cell: ({ run, artifact }) => (
+                    <HStack gap={1} wrap="wrap">
+                      {datasetsOf(artifact).map((name) => (
+                        <Button key={name} {...SMALL} variant="outline" onClick={() => onAdd(artifact, name, false)}>
+                          <LuPlus /> {name} {formatCount(rowsOf(artifact, name))}
+                          <VisuallyHidden>of {shortRun(run.run_id)}</VisuallyHidden>
+                        </Button>
+                      ))}
+                    </HStack>
+                  ),
+                },
+                {
+                  label: <VisuallyHidden>Shown</VisuallyHidden>,
+                  end: true,
+                  cell: ({ artifact }) => (
+                    <Button
+                      {...SMALL}
+                      variant="ghost"
+                      onClick={() => onAdd(artifact, datasetsOf(artifact)[0] ?? "", true)}
+                    >
+                      Show only this
+                    </Button>
+                  ),
+                },
+              ]}
+            />
           </Box>
         );
       }}
