@@ -25,7 +25,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
-from benchmarks.measurement.ui_pages import measure_pages  # noqa: E402
+from benchmarks.measurement.ui_pages import measure_first_content, measure_pages  # noqa: E402
 from benchmarks.measurement.ui_site import DAG, DAGS, WIDE, PagesSite  # noqa: E402
 from benchmarks.measurement.ui_window import Window  # noqa: E402
 
@@ -252,13 +252,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured; medians are reported")
     parser.add_argument("--pages", action="store_true", help="only all pages at 1,000 features, trainings, 200 models")
+    parser.add_argument(
+        "--pipelines", type=int, metavar="N", help="only list and overview, with N pipelines without runs"
+    )
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="without Facets")
     given = parser.parse_args()
     log = Console(stderr=True, highlight=False)
     received: dict[str, int] = {}
-    site = PagesSite(WORK, RUNTIME, DAGS, say=log.print)
+    home = WORK if given.pipelines is None else WORK.with_name(f"ui_{given.pipelines}_pipelines")
+    site = PagesSite(home, RUNTIME, DAGS, say=log.print)
     with site, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if given.pipelines is not None:
+            first_content = measure_first_content(site, browser, given.pipelines, given.rounds, log.print)
+            print(json.dumps({"benchmark": "ui_pipelines", "figures": first_content}))
+            return 0
         pages = measure_pages(site, browser, given.rounds, log.print)
         print_pages(pages, Console(width=150, highlight=False))
         if given.pages:

@@ -168,6 +168,23 @@ def measure_pages(site: PagesSite, browser: Browser, rounds: int, say: Callable[
     return figures_of_pages(measured, measure_requests(url, server, list(asked)))
 
 
+def measure_first_content(
+    site: PagesSite, browser: Browser, pipelines: int, rounds: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measures the list of so many pipelines and the overview of one of them, at a server that has answered before."""
+    api = site.start_without_runs(pipelines)
+    views = {
+        "pipelines": PageView(_page(""), "table tbody tr[data-index]"),
+        "overview": PageView(_page("overview", dag=f"{MANY}_001"), "text=Version 3 deployed"),
+    }
+    measured = []
+    for number in range(rounds):
+        measured.append({name: measure_page(browser, api.url, view, {}) for name, view in views.items()})
+        told = ", ".join(f"{name} {figures['click']:.3f}" for name, figures in measured[-1].items())
+        say(f"round {number + 1}, seconds from a click: {told}")
+    return figures_of_pages(measured, {})["pages"]
+
+
 def figures_of_pages(
     rounds: Sequence[Mapping[str, Mapping[str, float]]], requests: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Pipelines of many features: their schema, a comparison a week, a validation; and models, which are never deployed.
 
-``ui_wide`` has 5,000 features. ``ui_many`` has 1,000, and 199 pipelines beside it, each with a model.
+``ui_wide`` has 5,000 features. ``ui_many`` has 1,000, and 199 pipelines beside it, each with a model; or as many as
+``UI_MODELS`` says.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from airflow_hops.operators import DeployModelOperator, SchemaOperator, SkewOper
 
 REPOSITORY = str(Path(__file__).resolve().parent.parent.parent)
 FEATURES = {"ui_wide": 5000, "ui_many": 1000}
-MODELS = 200
+MODELS = int(os.environ.get("UI_MODELS", "200"))
 NONE = {"uri": "", "kind": "model", "fingerprint": ""}
 """Stands for a model; nothing deploys it."""
 WEEKS = 30
