@@ -202,6 +202,14 @@ def lock_for_process(path: Path) -> int | None:
     return descriptor
 
 
+def lock_if_there(path: Path) -> int | None:
+    """Locks a file as :func:`lock_for_process` does; None if its folder is gone."""
+    try:
+        return lock_for_process(path)
+    except FileNotFoundError:
+        return None
+
+
 def lock_holder(path: Path) -> int | None:
     """Returns the pid of the process that holds a file by :func:`lock_for_process`, or None."""
     try:

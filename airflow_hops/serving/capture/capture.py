@@ -23,8 +23,8 @@ from typing import Any
 
 from airflow_hops.core.processes.files import (
     is_own_folder,
-    lock_for_process,
     lock_holder,
+    lock_if_there,
     make_private,
     read_own,
     write_atomically,
@@ -333,7 +333,7 @@ def _take_spool(options: CaptureOptions) -> tuple[Path, int]:
     else:
         folder = options.spool_root / secrets.token_hex(6)
         folder.mkdir(parents=True, mode=0o700)
-        lock = lock_for_process(folder / SERVER_LOCK)
+        lock = lock_if_there(folder / SERVER_LOCK)
         assert lock is not None
     _held.add(folder)
     return folder, lock
@@ -341,11 +341,7 @@ def _take_spool(options: CaptureOptions) -> tuple[Path, int]:
 
 def _take_over(folder: Path, options: CaptureOptions) -> int | None:
     """Returns the lock of a spool whose server has ended and wrote to the same place; None for another one."""
-    try:
-        lock = lock_for_process(folder / SERVER_LOCK)
-    except FileNotFoundError:
-        return None
-    if lock is None:
+    if (lock := lock_if_there(folder / SERVER_LOCK)) is None:
         return None
     try:
         former = json.loads(read_own(folder / OPTIONS_FILE))  # it is gone if a writer removed the spool meanwhile

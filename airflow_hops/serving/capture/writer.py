@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_hops.core.processes.files import is_own_folder, lock_for_process, lock_holder, read_own
+from airflow_hops.core.processes.files import is_own_folder, lock_for_process, lock_holder, lock_if_there, read_own
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, BatchFile, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
@@ -133,8 +133,7 @@ class SpoolWriter:
 
     def finish(self) -> bool:
         """Removes the spool, which is empty; returns False if a server has taken it over in the meantime."""
-        lock = lock_for_process(self.folder / SERVER_LOCK)
-        if lock is None:
+        if (lock := lock_for_process(self.folder / SERVER_LOCK)) is None:
             return False
         self._take_in()  # of a server that has taken it over and ended
         if not self.empty:
@@ -285,11 +284,7 @@ def take(folder: Path, server: int | None = None) -> SpoolWriter | None:
     """Returns the writer of a spool for a server; None if another process is writing it, or another user made it."""
     if not is_own_folder(folder):
         return None
-    try:
-        lock = lock_for_process(folder / WRITER_LOCK)
-    except FileNotFoundError:
-        return None
-    if lock is None:
+    if (lock := lock_if_there(folder / WRITER_LOCK)) is None:
         return None
     try:
         return SpoolWriter(folder, lock, server)

@@ -76,8 +76,7 @@ Requested = Annotated[RequestedDecision, Depends(_requested)]
 @router.post("/promote")
 def promote_model_version(decision: Requested, version: Annotated[Version | Literal["challenger"], Body()]) -> Outcome:
     """Gives all traffic to a version and makes it the champion."""
-    chosen = None if version == "challenger" else version
-    return decision.run("promote", version=chosen)
+    return decision.run("promote", version=None if version == "challenger" else version)
 
 
 @router.post("/traffic")

@@ -104,20 +104,6 @@ class Peak(RequestMemory):
             self.__dict__["highest"] = max(self.highest, value)
 
 
-KINDS = (
-    "float",
-    "double",
-    "int64",
-    "int32",
-    "uint8",
-    "int16",
-    "bool",
-    "half",
-    "uint32",
-    "uint64",
-    "string",
-    "complex64",
-)
 V2 = {"float": "FP32", "double": "FP64", "int64": "INT64", "int32": "INT32", "uint8": "UINT8", "int16": "INT16"}
 V2 |= {"bool": "BOOL", "uint32": "UINT32", "uint64": "UINT64", "string": "BYTES"}
 KINDS = (*V2, "half", "complex64")

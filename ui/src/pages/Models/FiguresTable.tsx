@@ -33,6 +33,7 @@ export function FiguresTable({ split, version, champion, metric, higher, brief =
       <PlainTable
         label="Figures on all rows"
         width="auto"
+        whiteSpace="normal"
         rows={names}
         rowKey={(name) => name}
         columns={[
@@ -106,7 +107,7 @@ function Gain({ split, name, higher }: { split: Split; name: string; higher?: Di
 function Interval({ low, high, sign = false }: { low: number; high: number; sign?: boolean }) {
   const format = sign ? signed : formatNumber;
   return (
-    <Text fontSize="xs" color="fg.muted" title="95% interval">
+    <Text fontSize="xs" color="fg.muted" whiteSpace="nowrap" title="95% interval">
       {format(low)} to {format(high)}
     </Text>
   );

@@ -43,11 +43,12 @@ const METRICS: Readonly<Record<string, string>> = {
   r2: "R²",
   rmse: "RMSE",
 };
+const LONG = /(log_loss|(balanced|median|worst|macro|weighted|average)_(accuracy|absolute_error|auc|f1|precision))\b/g;
 const KNOWN = new RegExp(`(?<![a-z])(${Object.keys(METRICS).join("|")})(?![a-z])`, "g");
 
 /** A sentence with metrics' names as people write them: `eval: AUC 0.7210 is at least 0.6`. */
 export const metricsInWords = (text: string): string =>
-  text.replaceAll("log_loss", "log loss").replace(KNOWN, (name) => METRICS[name] ?? name);
+  text.replace(LONG, (name) => name.replaceAll("_", " ")).replace(KNOWN, (name) => METRICS[name] ?? name);
 
 /** Metrics' names for people: `log_loss` as `log loss`, `evaluation.eval_auc` as `eval AUC`. */
 export const metricLabel = (name: string): string =>
