@@ -1,4 +1,4 @@
-import { HStack, Stack, type StackProps } from "@chakra-ui/react";
+import { HStack, Stack, type StackProps, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
 /** The two lines of a cell: what matters, and what is to be known about it. */
@@ -9,7 +9,7 @@ export function TwoLines({ first, second, ...props }: StackProps & { first: Reac
         {first}
       </HStack>
       <HStack gap={2} minWidth={0} minHeight="18px" fontSize="xs" color="fg.muted">
-        {second}
+        {typeof second === "string" ? <Text truncate>{second}</Text> : second}
       </HStack>
     </Stack>
   );

@@ -119,7 +119,7 @@ function ArtifactCell({ row, artifact }: { row: StageRow; artifact: ArtifactEntr
               {artifact.kind.replaceAll("_", " ")}
             </Text>
           ) : (
-            <AppLink to={pageOf({ stage: row.stage, artifact })} truncate>
+            <AppLink to={pageOf({ stage: row.stage, artifact })} display="block" truncate>
               {artifact.kind.replaceAll("_", " ")}
             </AppLink>
           )}
