@@ -18,11 +18,14 @@ def test_only_a_model_without_versions_of_ours_is_external(api: Api) -> None:
     properties = ModelProperties(format=ENDPOINT).to_dict()
     adopted = api.write("model", {"endpoint/endpoint.json": "{}"}, "adopt_model", api.other, properties=properties)
     served = ServedVersion.of(adopted, 1, ADDRESS, 100)
-    record = ModelRecord(champion=served).after("deployed", 1, "adopted: version 'v1'", traffic={1: 100})
+    facts = {"traffic": {1: 100}, "model": adopted.uri, "fingerprint": adopted.fingerprint}
+    record = ModelRecord(champion=served).after("deployed", 1, "adopted: version 'v1'", **facts)
     try:
         write_record(api.store, "pages_model", record)
         live = api.get(f"{PATH}/live").json()
         assert (live["external"], live["address"], live["problem"], live["versions"]) == (True, ADDRESS, None, [])
+        (version,) = api.get(f"{PATH}/versions").json()["entries"]
+        assert (version["metrics"], version["unmeasured"]) == ({}, None), "nothing is missing of what nobody trained"
         logs = api.get(f"{PATH}/logs")
         assert logs.status_code == 422 and f"{ADDRESS} serves model 'pages_model'" in logs.json()["detail"]
         write_record(api.store, "pages_model", record.after("canary", 2, "a successor", traffic={1: 80, 2: 20}))

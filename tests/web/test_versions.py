@@ -25,7 +25,8 @@ def versions(api: Api, whole_store: None) -> dict[int, str]:
     """A model whose versions were all deployed; the addresses of the records of their trainings, by version."""
     record, uris = ModelRecord(), {}
     for version in range(1, VERSIONS + 1):
-        model = write_artifact(api.store, "model", str(version), Producer(DAG, f"run {version}", "train"))
+        producer, properties = Producer(DAG, f"run {version}", "train"), {"train": "model:train"}
+        model = write_artifact(api.store, "model", str(version), producer, properties=properties)
         run_id = training_of(api.store.manifest(model.uri))
         training = TrainingRecord(run_id, "train", "FINISHED", version).with_version(MODEL, version)
         write_training(api.store, DAG, training.with_metrics([("model.auc", version / 10, 0)]), TrainingCurves())

@@ -85,8 +85,7 @@ def set_model_traffic(
     percents: Annotated[dict[Version, Percent], Body(description="Whole percents by version; they sum to 100")],
 ) -> Outcome:
     """Sets the shares of champion and challenger."""
-    shares = {str(version): percent for version, percent in percents.items()}
-    return decision.run("set_traffic", percents=shares)
+    return decision.run("set_traffic", percents={str(version): percent for version, percent in percents.items()})
 
 
 @router.post("/replace")
@@ -124,8 +123,7 @@ def roll_back_model(
     ] = False,
 ) -> Outcome:
     """Takes the canary out of service, or restores a former champion."""
-    chosen = None if to_version == "previous" else to_version
-    return decision.run("roll_back", to_version=chosen, if_away=if_away)
+    return decision.run("roll_back", to_version=None if to_version == "previous" else to_version, if_away=if_away)
 
 
 @router.post("/owners")

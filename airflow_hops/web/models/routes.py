@@ -228,7 +228,7 @@ def list_model_versions(
         if version in shown and event.model
     }
 
-    def training_of(model: Artifact) -> TrainingRun | str:
+    def training_of(model: Artifact) -> TrainingRun | str | None:
         return read_training_of(store, model) if store.dag_of(model.uri) in runs else _FORBIDDEN
 
     with reading_threads() as readers:

@@ -105,13 +105,15 @@ class Trainings:
                 self.runs[run.run_id] = run.model_copy(update={"status": "KILLED"})
 
 
-def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str:
-    """Returns the training of a model, or why it is unknown: a file is missing, or cannot be used."""
+def read_training_of(store: ArtifactStore, model: Artifact) -> TrainingRun | str | None:
+    """Returns the training of a model, or why it is unknown (a file cannot be used); None if it was not trained."""
     try:
         _, manifest = open_artifact(store, model)
         uri = f"{trainings_uri(store, manifest.producer.dag_id)}/{training_of(manifest)}.json"
         with reaching(store):
-            content = _read(store, uri) or f"there is no record {uri} of its training"
+            content = _read(store, uri)
+        if content is None and manifest.properties.get("train"):
+            content = f"there is no record {uri} of its training"
     except HTTPException as error:
         return str(error.detail)
     return content[0] if isinstance(content, tuple) else content
