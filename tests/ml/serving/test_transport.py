@@ -234,7 +234,7 @@ def test_slow_answer_is_504_and_its_run_ends(strict_server: ServerProcess) -> No
 
 
 def test_request_counts_until_its_run_ends(strict_server: ServerProcess, certificates: Path) -> None:
-    path, pad = "/v1/models/vectors:predict", b" " * 70_000
+    path, pad = "/v1/models/vectors:predict", b" " * 45_000
     large = json.dumps({"signature_name": "slow", "inputs": 10**12}).encode() + pad
     small = json.dumps(ROW).encode() + pad[:10_000]
 
