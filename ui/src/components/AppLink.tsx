@@ -2,10 +2,10 @@ import { Link, type LinkProps } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link as RouterLink, useLocation, useNavigate } from "react-router-dom";
 
-/** A link to one of our pages or the host's, without a reload; see `routes.ts`. */
+/** A link to a page of ours or the host's without a reload (`routes.ts`); truncated, a block: flex has no ellipsis. */
 export function AppLink({ to, children, ...props }: LinkProps & { to: string }) {
   return (
-    <Link asChild color="fg.info" {...props}>
+    <Link asChild color="fg.info" display={props.truncate ? "block" : undefined} {...props}>
       <RouterLink to={to}>{children}</RouterLink>
     </Link>
   );

@@ -104,9 +104,9 @@ test("decisions, shares and counts in words", () => {
     "eval log loss",
     "val AUC",
   ]);
-  expect([metricHeading("mae"), metricsInWords("eval_log_loss: worst_auc 0.7; maebe_f1")]).toEqual([
+  expect([metricHeading("mae"), metricsInWords("eval: auc 0.7 is enough; maebe; worst_auc")]).toEqual([
     "MAE ↓",
-    "eval_log loss: worst AUC 0.7; maebe_F1",
+    "eval: AUC 0.7 is enough; maebe; worst AUC",
   ]);
   expect([0.0316, -0.02, 0, null].map((gain) => gainInWords(gain))).toEqual([
     "+0.0316 better",

@@ -12,7 +12,7 @@ export function NameCell({ pipeline, activity }: { pipeline: Pipeline; activity:
     <TwoLines
       first={
         <>
-          <AppLink to={overviewPath(dag_id)} fontWeight="semibold" display="block" truncate title={dag_id}>
+          <AppLink to={overviewPath(dag_id)} fontWeight="semibold" truncate title={dag_id}>
             {display_name}
           </AppLink>
           {is_paused && <Paused />}

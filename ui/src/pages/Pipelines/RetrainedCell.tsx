@@ -27,7 +27,7 @@ export function RetrainedCell({ dagId, retraining }: { dagId: string; retraining
   return (
     <TwoLines
       first={
-        <AppLink to={airflowRunPath(dagId, retraining.run_id)} title={retraining.run_id} display="block" truncate>
+        <AppLink to={airflowRunPath(dagId, retraining.run_id)} title={retraining.run_id} truncate>
           <Time at={retraining.at} />
         </AppLink>
       }

@@ -53,7 +53,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
               />
               {runs.map((run) => (
                 <Table.ColumnHeader key={run.run_id} textAlign="end" minW="150px" maxW="240px">
-                  <AppLink to={runsPath(dagId, { run: run.run_id })} display="block" truncate title={run.name}>
+                  <AppLink to={runsPath(dagId, { run: run.run_id })} truncate title={run.name}>
                     {labelOf(run)}
                   </AppLink>
                 </Table.ColumnHeader>

@@ -184,7 +184,7 @@ function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) 
     <Part title={`Nested runs (${runs.length})`}>
       {runs.map((run) => (
         <HStack key={run.run_id} fontSize="sm" py={0.5}>
-          <AppLink to={runsPath(dagId, { run: run.run_id })} display="block" truncate>
+          <AppLink to={runsPath(dagId, { run: run.run_id })} truncate>
             {labelOf(run)}
           </AppLink>
           <StateBadge state={run.status} marginInlineStart="auto" />

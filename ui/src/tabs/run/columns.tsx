@@ -26,7 +26,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     render: ({ stage, task }) => (
       <TwoLines
         first={
-          <AppLink to={airflowTaskPath(task)} fontWeight="medium" display="block" truncate>
+          <AppLink to={airflowTaskPath(task)} fontWeight="medium" truncate>
             {stage.task_id}
             {instanceLabel(stage, stage.map_label)}
           </AppLink>
@@ -119,7 +119,7 @@ function ArtifactCell({ row, artifact }: { row: StageRow; artifact: ArtifactEntr
               {artifact.kind.replaceAll("_", " ")}
             </Text>
           ) : (
-            <AppLink to={pageOf({ stage: row.stage, artifact })} display="block" truncate>
+            <AppLink to={pageOf({ stage: row.stage, artifact })} truncate>
               {artifact.kind.replaceAll("_", " ")}
             </AppLink>
           )}
