@@ -222,10 +222,8 @@ def main() -> int:
     parser.add_argument("--start", required=True, help="first day to replay, UTC")
     parser.add_argument("--end", required=True, help="the day after the last")
     parser.add_argument("--rate", type=float, default=0, help="most requests a second; 0 for as many as are answered")
-    parser.add_argument("--known", action="store_true", help="only flights that have come, late or not")
     given = parser.parse_args()
     flights = scheduled_flights(given.data, given.start, given.end)
-    flights = flights[flights["late"].notna()] if given.known else flights
     predictor = Predictor(given.grpc, given.rest, given.model)
     times = pd.to_datetime(flights["time_hour"], utc=True)
     since = pd.Timestamp(given.start, tz="UTC")

@@ -26,16 +26,11 @@ class Replay:
         data: Folder of the raw tables.
         start: First day.
         rate: Most requests a second; 0 for as many as are answered.
-        end: The day after the last.
-        known: Whether to leave out the flights of which it never came out whether they were late.
     """
 
-    def __init__(
-        self, stack: Stack, data: Path, start: str, rate: float = 0, *, end: str = END, known: bool = False
-    ) -> None:
+    def __init__(self, stack: Stack, data: Path, start: str, rate: float = 0) -> None:
         command = [str(stack.runtime / "bin" / "python"), str(REPOSITORY / "demo" / "client.py")]
-        command += ["--data", str(data), "--start", start, "--end", end, "--rate", str(rate)]
-        command += ["--known"] if known else []
+        command += ["--data", str(data), "--start", start, "--end", END, "--rate", str(rate)]
         command += ["--grpc", f"127.0.0.1:{stack.grpc_port}", "--rest", f"http://127.0.0.1:{stack.rest_port}"]
         self._process = subprocess.Popen(
             command,

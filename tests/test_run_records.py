@@ -74,7 +74,6 @@ def test_script_is_recorded_at_its_relative_path(dags: Path, script: str, path: 
         ("d", "airflow_hops.ml.step.function:run", None, "import json", False),
         ("d", TRAIN_ENTRY, None, "", True),
         ("d", "airflow_hops.ml.deploy.stage:run", "deployment", "", False),
-        ("@backtest", TRAIN_ENTRY, "model", "", False),
     ],
 )
 def test_every_step_of_a_pipeline_has_a_record(

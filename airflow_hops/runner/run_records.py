@@ -65,7 +65,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             store, key, replace(record, code_paths=code.folders, code_left_out=code.left_out, script=code.script), code
         )
     except (OSError, HopsError) as error:
-        return f"a back-test cannot repeat it: {error}"
+        return f"it cannot be stored: {error}"
     if not code.left_out:
         return None
     left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}"

@@ -260,7 +260,7 @@ class RuntimeHook(BaseHook):
             )
 
     def record_run(self, spec: StepSpec) -> None:
-        """Stores the record with which a run can be repeated; logs a failure to store it."""
+        """Stores the record of a run; logs a failure to store it."""
         if (lacking := record_run(self.store, self.settings.runtime, spec)) is not None:
             self.log.warning("Record of this run: %s", lacking)
 

@@ -21,7 +21,6 @@ from airflow_hops.core.store.owners import owned_names
 from airflow_hops.core.training.record import trainings_uri
 from airflow_hops.extensions.experiments.core.studies import app_id, study_folder
 from airflow_hops.extensions.kubernetes.runner.manifests import labels_of
-from airflow_hops.extensions.replay.core.backtest import BACKTEST
 from airflow_hops.runner.progress import _address as progress_uri
 
 STORE = ArtifactStore("memory://store")
@@ -92,7 +91,6 @@ ADDRESSES: dict[str, tuple[Callable[[Ids], str], Callable[[Ids], Hashable]]] = {
         lambda i: (i.producer.dag_id, i.producer.task, i.text),
     ),
     "experiment": (lambda i: STORE.internal("Experiments", app_id(i.producer)), lambda i: i.producer),
-    "back-test": (lambda i: STORE.uri(BACKTEST, i.text), lambda i: i.text),
     "captured": (lambda i: folder_name(i.model), lambda i: i.model),
     "labels": (lambda i: str(labels_of(i.producer, "entry", "store")["airflow-hops/step"]), lambda i: i.producer),
 }

@@ -45,6 +45,6 @@ def test_bundle_without_a_component_says_so_in_its_place(open_page: OpenPage) ->
     page = open_page(f"plugin/hops/models/flights?dag={DAG}&tab=nothing", problems_expected=True)
     message = page.get_by_text("hops/static/nothing.umd.js?v=")
     expect(message).to_contain_text("does not define globalThis.AirflowPlugin")
-    page.get_by_role("tab", name="Back-tests").click()
-    expect(page.get_by_role("tabpanel", name="Back-tests")).to_contain_text("back-test")
+    page.get_by_role("tab", name="Decisions").click()
+    expect(page.get_by_role("tabpanel", name="Decisions")).to_contain_text("Rollout of version")
     expect(page.get_by_role("tab", name="Segments")).to_have_count(0)  # the model is no fleet

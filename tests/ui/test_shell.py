@@ -23,7 +23,7 @@ OF_A_PIPELINE = {
     ),
     "models": (
         "runs?", "runs?view=curves", "runs?run={training}", "models?", "models/flights?",
-        "models/flights?tab=evaluation", "models/flights?tab=backtests", "models/flights?tab=decisions",
+        "models/flights?tab=evaluation", "models/flights?tab=decisions",
     ),
     "tabs": ("overview?", "skew?feature=origin", "lineage?", "lineage?view=list"),
 }  # fmt: skip

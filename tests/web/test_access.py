@@ -47,7 +47,6 @@ NAMES = {
     "run": "0" * 32,
     "study": "a study",
     "organisation": "north",
-    "backtest": "20131101T101112Z-1a2b",
     "key": "A1",
 }
 """Values of parameters, beside ``run_id``."""

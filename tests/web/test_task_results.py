@@ -95,7 +95,7 @@ PAGES = {
     "Schema": "Schema ValidateExamples",
     "Runs": "HorovodTrain Search TorchTrain Train",
     "TensorBoard": "HorovodTrain Search TorchTrain Train",
-    "Models": "Backtest Evaluate InfraValidate DeployModel Rollout Performance",
+    "Models": "Evaluate InfraValidate DeployModel Rollout Performance",
     "Skew": "Skew RequestRetraining",
 }
 """Operators by the page that they link to."""
@@ -145,6 +145,5 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
     for name, operator in classes.items():
         results = {link.name for link in operator.operator_extra_links}
         pages = {page for page, names in expected.items() if name in names}
-        # A back-test leaves a report, and no artifact.
-        assert results == {*pages, *(["Lineage"] if name != "BacktestOperator" else [])}, name
-        assert issubclass(operator, HopsOperator) or name in ("BacktestOperator", "RequestRetrainingOperator")
+        assert results == {*pages, "Lineage"}, name
+        assert issubclass(operator, HopsOperator) or name == "RequestRetrainingOperator"

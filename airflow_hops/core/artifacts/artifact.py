@@ -63,11 +63,6 @@ class Producer:
         return f"{self.task_id}{iteration}" + (f"@{self.map_index}" if self.map_index >= 0 else "")
 
     @property
-    def is_dag(self) -> bool:
-        """Returns whether a DAG made it; other producers, such as back-tests, begin with ``@``, which no DAG does."""
-        return not self.dag_id.startswith("@")
-
-    @property
     def instance(self) -> str:
         """Returns the text after the task's id in :attr:`task`; ``-1`` if it is neither mapped nor in a loop."""
         return self.task.removeprefix(self.task_id).removeprefix("@") or "-1"

@@ -1,4 +1,4 @@
-"""Record of a run: the inputs of its step, so that it can be repeated.
+"""Record of a run: the inputs of its step.
 
 ``<store>/_runs/<dag>/<key>.json`` is a :class:`RunRecord`, by the key of the step's cache and the addresses of its
 inputs: runs with the same code, libraries, parameters and inputs, at the same addresses, share a record.
@@ -42,7 +42,7 @@ RECORD_TAG = "hops.record"
 """Tag of MLflow's run with the key of its record in the store."""
 
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
-"""Kinds of artifacts of steps with external effects, which are not repeated."""
+"""Kinds of artifacts of steps with external effects."""
 
 _IMPORTS_HOPS = re.compile(r"^\s*(from|import)\s+hops\b", re.MULTILINE)
 
@@ -148,9 +148,9 @@ def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]
 def is_recorded(spec: StepSpec) -> bool:
     """Returns whether a step has a record: it makes an artifact, or is an experiment of the package ``hops``.
 
-    Steps that change the serving versions and repeated steps have none.
+    Steps that change the serving versions have none.
     """
-    if not spec.cache_key_parts or not spec.producer.is_dag:
+    if not spec.cache_key_parts:
         return False
     if spec.output is None:
         source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""

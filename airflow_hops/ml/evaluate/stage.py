@@ -61,8 +61,7 @@ def run(
     """Writes the artifact ``evaluation``, blessed or not.
 
     A model is never blessed if its training did not confirm that the ranks ended with the same weights. Parameters are
-    those of ``EvaluateOperator``. Inputs are ``model`` and ``examples``, and, in a back-test, ``champion``: a model to
-    compare with instead of the live champion.
+    those of ``EvaluateOperator``. Inputs are ``model`` and ``examples``.
 
     Raises:
         BadInput: model and examples do not match, no split can be scored, or all labels of the first split are equal.
@@ -80,8 +79,6 @@ def run(
     models = {CANDIDATE: ScoredModel(model_folder(context.store, model))}
     reasons: list[str] = []
     champion = read_record(context.store, model_name).champion
-    if context.has_input("champion"):
-        champion = ServedVersion.of(context.input("champion"), 0, "", 100)
     number = champion.version or None if champion else None
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:

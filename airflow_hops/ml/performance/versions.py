@@ -125,18 +125,10 @@ def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties
 
 
 def measure_whole(
-    options: PerformanceOptions,
-    as_of_us: int,
-    version: Version,
-    rows: Predictions,
-    start_us: int,
-    estimates: Mapping[str, Interval] | None = None,
+    options: PerformanceOptions, as_of_us: int, version: Version, rows: Predictions, start_us: int
 ) -> VersionPerformance:
-    """Measures a version with the labels known at ``as_of_us`` over the whole window, from ``start_us``.
-
-    ``estimates`` are those of the same predictions, if already computed.
-    """
-    result = _measure(options, as_of_us, version, rows, (start_us, as_of_us), estimates)
+    """Measures a version with the labels known at ``as_of_us`` over the whole window, from ``start_us``."""
+    result = _measure(options, as_of_us, version, rows, (start_us, as_of_us))
     both = [name for name in result.figures if name in version.baseline]
     drop = {name: worse_by(name, result.figures[name], version.baseline[name]) for name in both}
     return replace(result, baseline=dict(version.baseline), drop=drop)
@@ -156,12 +148,7 @@ def measure_periods(
 
 
 def _measure(
-    options: PerformanceOptions,
-    as_of_us: int,
-    version: Version,
-    rows: Predictions,
-    bounds_us: tuple[int, int],
-    estimates: Mapping[str, Interval] | None = None,
+    options: PerformanceOptions, as_of_us: int, version: Version, rows: Predictions, bounds_us: tuple[int, int]
 ) -> VersionPerformance:
     usable = np.isfinite(rows.labels)
     chosen = usable & (rows.time_us <= as_of_us - int(options.label_delay_s * US))
@@ -172,10 +159,9 @@ def _measure(
     rarest = min((apart == 0).sum(), (apart == 1).sum()) if is_binary else np.inf
     if version.is_known and len(apart) >= enough and rarest >= FEWEST_OF_A_CLASS:
         figures = measure(version.judge, old.labels, old.outputs, old.keys)
-    if estimates is None:
-        estimates = {}
-        if options.estimates and version.calibration is not None and len(rows.labels) >= enough:
-            estimates = estimate(version.judge, version.calibration, rows.outputs, version.baseline)
+    estimates: Mapping[str, Interval] = {}
+    if options.estimates and version.calibration is not None and len(rows.labels) >= enough:
+        estimates = estimate(version.judge, version.calibration, rows.outputs, version.baseline)
     return VersionPerformance(
         version=version.number,
         start=as_iso(bounds_us[0]),

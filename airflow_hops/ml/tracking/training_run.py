@@ -94,7 +94,6 @@ class TrackedTraining:
         self._writes, self._mlflow_calls = OrderedCalls("training-record"), OrderedCalls("mlflow")
         self._is_dirty = self._has_begun = False
         self._written_s = 0.0
-        self._is_recorded = producer.is_dag
 
     def id_of(self, *within: str) -> str:
         """Returns the id of a training within this one."""
@@ -107,7 +106,7 @@ class TrackedTraining:
         self.record = replace(self.record, datasets=self._datasets())
         attempt = TrainingTry(self._spec.producer.try_number, self.record.start_time)
         try:
-            earlier = read_training(self._store, self._dag_id, self.record.run_id) if self._is_recorded else None
+            earlier = read_training(self._store, self._dag_id, self.record.run_id)
             if earlier is not None:
                 self._curves = Curves(read_curves(self._store, self._dag_id, self.record.run_id))
                 self._curves.figures |= earlier.figures
@@ -179,8 +178,7 @@ class TrackedTraining:
         self, record: TrainingRecord, curves: TrainingCurves, to_mlflow: Callable[[Any, str, str], None]
     ) -> None:
         """Writes the record of a training within this one, and calls :meth:`.MlflowRun.do`; returns at once."""
-        if self._is_recorded:
-            self._writes.do(lambda: self._attempt(lambda: write_training(self._store, self._dag_id, record, curves)))
+        self._writes.do(lambda: self._attempt(lambda: write_training(self._store, self._dag_id, record, curves)))
         self._mlflow_calls.do(lambda: self._mlflow.do(to_mlflow))
 
     def wait(self) -> None:
@@ -240,8 +238,7 @@ class TrackedTraining:
             self.record = record = replace(self.record, figures={**self.record.figures, **self._curves.figures})
             curves = self._curves.content()
         self._written_s = time.monotonic()
-        if self._is_recorded:
-            self._attempt(lambda: write_training(self._store, self._dag_id, record, curves))
+        self._attempt(lambda: write_training(self._store, self._dag_id, record, curves))
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:

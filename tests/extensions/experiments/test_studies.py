@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
@@ -181,10 +180,3 @@ def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pyte
         again.take()
         with pytest.raises(LeaseLost, match="another task has taken"):
             one.check()
-
-
-def test_repeated_search_has_its_own_study() -> None:
-    options = SearchOptions(**OPTIONS, study="shared")
-    repeated = options.of_run(Producer("@backtest", "r", "search"))
-    assert (repeated.study, repeated.reuse) == (None, False)
-    assert options.of_run(Producer("d", "r", "search")) == options

@@ -225,7 +225,8 @@ def test_artifact_of_a_cleared_run_is_retained(store: ArtifactStore) -> None:
 
 def test_runs_of_another_airflow_are_retained(store: ArtifactStore) -> None:
     ours, theirs = make_run(store, "ours"), make_run(store, "theirs")
-    made_again = make(store, "candidate", "examples", dag="@backtest")
+    made_again = make(store, "candidate", "examples", dag="@backtest")  # as 0.1.0 did, with its reports
+    store.write_text(report := store.internal("_backtests", "flights", "1", "backtest.json"), "{}")
 
     def is_active(dag_id: str, run_id: str) -> bool | None:
         return False if run_id == "ours" else None
@@ -234,6 +235,8 @@ def test_runs_of_another_airflow_are_retained(store: ArtifactStore) -> None:
     assert plan.removals.keys() == uris(*ours, made_again)
     plan = GarbageCollection(store, replace(RULE, unknown_runs=True), is_active).plan()
     assert plan.removals.keys() == uris(*ours, *theirs, made_again)
+    GarbageCollection(store, RULE, is_active).remove()
+    assert not store.exists(made_again.uri) and store.read_json(report) == {}
 
 
 @pytest.mark.slow

@@ -31,7 +31,6 @@ from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.steps.run_record import write_record as write_step
 from airflow_hops.core.store.artifact_store import MARKER
 from tests.extensions.experiments.written_studies import write_study
-from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api
 from web.test_access import NAMES, _path, protected
 from web.test_training_runs import write as write_training
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.runtime
 
 MODEL = NAMES["model"]
 SERVED = "/api/pipelines/activity?dag_id=eta_training"
-PARTS = ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage"]
+PARTS = ["evaluation", "performance", "studies/search", "skew", "card", "anomalies", "lineage"]
 PARTS += ["/pipelines", "/curves"]
 """Parts of paths that must be among those with an answer."""
 BEFORE = Path(__file__).parents[2] / "written_before"
@@ -196,7 +195,6 @@ def addresses(api: Api, run_dag: Any, airflow_settings: pytest.MonkeyPatch) -> I
     skew = run_dag("pages_skew", {"reference": reference, "window": {"seed": 2, "shift": 3, "window": window}})
     store.write_text(record_uri(store, MODEL), (BEFORE / "model_record.json").read_text())
     write_study(store, "pages", NAMES["study"], 30)
-    write_backtest(store, NAMES["backtest"], made_up_report("pages_training", MODEL, weeks=9))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
     with answering(_serve) as address:
         port = int(address.rpartition(":")[2])

@@ -1,5 +1,4 @@
 import { type Column, widthsOf } from "src/components/table";
-import { columnsFor as policyColumns } from "src/extensions/replay/PolicyTable";
 import { columnsFor as modelColumns } from "src/pages/Models/ModelsPage";
 import { columnsFor as versionColumns } from "src/pages/Models/VersionTable";
 import { pipelineColumns } from "src/pages/Pipelines/columns";
@@ -16,13 +15,11 @@ const RUNS = ["1", "2"].map((value) => {
   const params = Object.fromEntries(["learning_rate", "epochs", "units", "batch_size"].map((name) => [name, value]));
   return { metrics: figures("evaluation."), params, tags: {}, task_id: value } as unknown as Run;
 });
-const POLICIES = { metric: "auc", policies: [{ gpu_hours: 1 }] } as never;
 const TABLES: [string, Column<never>[]][] = [
   ["pipelines", pipelineColumns({})],
   ["models", modelColumns("dag")],
   ["versions", versionColumns("dag", "model", [{ metrics: figures("evaluation.") }] as never, true)],
   ["runs", runColumns("dag", namesOf(RUNS), [])],
-  ["policies", policyColumns(POLICIES, 0.001, undefined, new Map())],
   ["schema", schemaColumns({} as never, [], new Map())],
 ];
 

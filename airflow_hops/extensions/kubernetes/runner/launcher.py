@@ -4,7 +4,7 @@
 # which two Airflows that share a namespace do not touch each other's pods. The label of the fingerprint covers code,
 # parameters and inputs.
 # So no step as a pod needs Airflow's task state store, which has only what an operator has stored after submitting it:
-# pods are also made outside of operators, as by back-tests, and a worker may die before it has stored anything.
+# pods are also made outside of operators, as by commands, and a worker may die before it has stored anything.
 #   same labels, same fingerprint, not failed or being deleted   this try follows the pod
 #   same labels otherwise                                        the pod is deleted, and a new one is made
 #   other task, ended for longer than ``orphan_timeout``         the pod is deleted: no worker came for its result

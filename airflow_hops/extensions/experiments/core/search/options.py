@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
 from airflow_hops.core.names import check_known
@@ -82,10 +81,6 @@ class SearchOptions(StepOptions):
             self.grid()
         elif self.trials is None:
             raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
-
-    def of_run(self, producer: Producer) -> SearchOptions:
-        """Returns the options for a run; a repetition has a new study, and reuses no trials."""
-        return self if producer.is_dag else replace(self, study=None, reuse=False)
 
     def dimensions(self) -> dict[str, Dimension] | None:
         """Returns the space's dimensions by name; None if a function defines the space."""

@@ -57,7 +57,7 @@ def run(context: StepContext, **options: Any) -> Any:
         BadInput: the search is impossible: a retry would fail again.
         HopsError: too many trials failed, or the store was unavailable.
     """
-    settings = SearchOptions(**options).of_run(context.spec.producer)
+    settings = SearchOptions(**options)
     trained = replace(TrainingOptions(**settings.training), any_value=True, export=not settings.refit)
     launcher = launcher_of(context, trained)
     slots = divide(launcher, settings.parallel, all_ranks(trained))

@@ -1,1 +1,0 @@
-"""Back-tests in the store, for both environments."""

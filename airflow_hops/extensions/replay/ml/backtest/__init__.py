@@ -1,1 +1,0 @@
-"""Scores a history with the candidates of a back-test."""

@@ -1,1 +1,0 @@
-export { BacktestsTab as default } from "src/extensions/replay/BacktestsTab";
