@@ -1,0 +1,1 @@
+"""Rehearsals: faults that are planted into windows of rows, and what the monitor says of them."""
