@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,8 +57,19 @@ class Judged:
     nearest: Mapping[str, Nearest] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, read: Callable[[], Sequence[Feature]], threshold: float, seed: int, **known: Any) -> Judged:
-        """Compares a feature in both samples; ``known`` are further attributes."""
+    def of(
+        cls,
+        read: Callable[[], Sequence[Feature]],
+        threshold: float,
+        seed: int,
+        *,
+        described: bool = True,
+        **known: Any,
+    ) -> Judged:
+        """Compares a feature in both samples; ``known`` are further attributes.
+
+        Unless it is ``described``, the report has no words, no other scores and no histogram, which take the most time.
+        """
         one, other = read()
         comparisons = answers(one, other, seed)
         values, sides = comparisons.get(VALUES), (one.distribution, other.distribution)
@@ -69,10 +80,14 @@ class Judged:
             drifted=False,
             missing_reference=round(one.missing / max(1, one.rows), 6),
             missing_current=round(other.missing / max(1, other.rows), 6),
-            summary=in_words(one, other, values.distance if values else 0.0),
-            scores=other_scores(*sides),
-            common_histogram=common_histogram(*sides),
         )
+        if described:
+            draft = replace(
+                draft,
+                summary=in_words(one, other, values.distance if values else 0.0),
+                scores=other_scores(*sides),
+                common_histogram=common_histogram(*sides),
+            )
         return cls(draft, comparisons, threshold, read, **known)
 
     @classmethod
@@ -95,8 +110,11 @@ class Judged:
         return bool(self.nearest) and distance <= allowed
 
 
-def decide(judged: Mapping[str, Judged], test: SkewTest) -> dict[str, FeatureSkew]:
-    """Decides which features have drifted, with ``alpha`` bounding the share of false discoveries among them."""
+def decide(judged: Mapping[str, Judged], test: SkewTest, only: Collection[str] | None = None) -> dict[str, FeatureSkew]:
+    """Decides which features have drifted, with ``alpha`` bounding the share of false discoveries among them.
+
+    Those of ``only``, by default all, are decided about; the others count for the share of false discoveries.
+    """
     asked = [(name, question) for name, each in judged.items() for question in each.answers]
     p_values, cut = dict[tuple[str, str], float](), None
     if test.alpha is not None and asked:
@@ -108,6 +126,7 @@ def decide(judged: Mapping[str, Judged], test: SkewTest) -> dict[str, FeatureSke
             name, each, {question: p_values.get((name, question), 0.0) for question in each.answers}, test, cut
         )
         for name, each in judged.items()
+        if only is None or name in only
     }
     moved = [name for name, skew in features.items() if judged[name].read and _significant(skew, test)]
     pairs = {name: judged[name].distributions() for name in moved[:MOST_SWAPPED]}

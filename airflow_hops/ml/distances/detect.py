@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, 
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.repeats import without_repeats
 from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
-from airflow_hops.ml.distances.sides import Side, alike
-from airflow_hops.ml.distances.tfdv_measures import blind_measures, measured_by_tfdv
+from airflow_hops.ml.distances.sides import Feature, Side, alike
+from airflow_hops.ml.distances.tfdv_measures import Measured, blind_measures, measured_by_tfdv
 from airflow_hops.ml.distances.windows import Nearest, OwnWindow, compare_windows, window_of
 from airflow_hops.ml.schema.comparators import compared_features, unit_of
 from airflow_hops.ml.schema.diff import flat_features
@@ -71,42 +71,102 @@ def side_of(source: object) -> Side:
     return Side(collected.statistics, collected.sample)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A comparison of two sides up to the features' values, which may change before they are judged.
+
+    Attributes:
+        reference: The reference.
+        current: The current rows; their statistics tell types and lengths of vectors.
+        test: Options of the comparison.
+        windows: Windows of the reference, if rows depend on the time.
+        thresholds: Threshold of each feature whose values are compared.
+        findings: Features that cannot be compared.
+        widths: Lengths of vectors by feature.
+        units: Units by feature, if the schema has them.
+        measured: TFDV's measures of the features that the schema wants judged by them.
+        unmatched: Without a schema, features of one side only.
+    """
+
+    reference: Side
+    current: Side
+    test: SkewTest
+    windows: OwnWindow | None
+    thresholds: Mapping[str, float]
+    findings: dict[str, FeatureSkew]
+    widths: Mapping[str, int | None]
+    units: Mapping[str, str]
+    measured: Mapping[str, Measured]
+    unmatched: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, reference: Side, current: Side, schema: Any, test: SkewTest, windows: OwnWindow | None = None
+    ) -> Prepared:
+        """Prepares a comparison; arguments as of :func:`compare_sides`."""
+        old, new = features_by_name(reference.statistics), features_by_name(current.statistics)
+        thresholds = _thresholds(old, new, schema, test)
+        if windows is not None:
+            thresholds.pop(windows[0], None)  # times always differ
+        compared = {name: _finding(old[name], new.get(name), reference.rows, current.rows) for name in thresholds}
+        findings = {name: finding for name, finding in compared.items() if finding is not None}
+        thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
+        is_sampled = reference.sample is not None and current.sample is not None
+        return cls(
+            reference,
+            current,
+            test,
+            windows,
+            thresholds,
+            findings,
+            {name: _common_width(old[name], new[name]) for name in thresholds},
+            {} if schema is None else {name: unit_of(each) for name, each in flat_features(schema.feature)},
+            measured_by_tfdv(
+                reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
+            ),
+            tuple(sorted(old.keys() ^ new.keys())) if schema is None else (),
+        )
+
+    def judged(self) -> tuple[dict[str, Judged], list[str]]:
+        """Compares all features; returns them to be decided about, and notes on windows of the reference."""
+        reference, current = self.reference.sample, self.current.sample
+        if reference is None or current is None:
+            measured = self.measured
+            return {name: Judged.by_tfdv(measured[name]) for name in self.thresholds if name in measured}, []
+        nearest, notes = dict[str, dict[str, Nearest]](), list[str]()
+        if self.windows is not None:
+            nearest, note = compare_windows(self.windows, reference, current, self.widths)
+            notes.append(note)
+        samples = [reference, current]
+        return {
+            name: self.judge(
+                name, partial(alike, samples, name, width=width, seed=self.test.seed), nearest.get(name, {})
+            )
+            for name, width in self.widths.items()
+        }, notes
+
+    def judge(
+        self, name: str, read: Callable[[], Sequence[Feature]], nearest: Mapping[str, Nearest], **options: Any
+    ) -> Judged:
+        """Compares a feature's values, which ``read`` returns of both sides; options as of :meth:`Judged.of`."""
+        return Judged.of(
+            read,
+            self.thresholds[name],
+            crc32(f"{self.test.seed} {name}".encode()),
+            tfdv=None if name in (self.test.thresholds or {}) else self.measured.get(name),
+            unit=self.units.get(name, ""),
+            nearest=nearest,
+            **options,
+        )
+
+
 def compare_sides(
     reference: Side, current: Side, schema: Any, test: SkewTest, windows: OwnWindow | None = None
 ) -> SkewReport:
     """Compares two sides as :func:`detect_skew` does, with windows of the reference if there is a time."""
-    old, new = features_by_name(reference.statistics), features_by_name(current.statistics)
-    thresholds = _thresholds(old, new, schema, test)
-    if windows is not None:
-        thresholds.pop(windows[0], None)  # times always differ
-    compared = {name: _finding(old[name], new.get(name), reference.rows, current.rows) for name in thresholds}
-    findings = {name: finding for name, finding in compared.items() if finding is not None}
-    thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
-    widths = {name: _common_width(old[name], new[name]) for name in thresholds}
-    is_sampled = reference.sample is not None and current.sample is not None
-    measured = measured_by_tfdv(
-        reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
-    )
-    nearest, notes = dict[str, dict[str, Nearest]](), list(_notes_of_schema(reference, schema, test))
-    if reference.sample is not None and current.sample is not None:
-        samples = [reference.sample, current.sample]
-        if windows is not None:
-            nearest, note = compare_windows(windows, reference.sample, current.sample, widths)
-            notes.append(note)
-        units = {} if schema is None else {name: unit_of(each) for name, each in flat_features(schema.feature)}
-        judged = {
-            name: Judged.of(
-                partial(alike, samples, name, width=widths[name], seed=test.seed),
-                threshold,
-                crc32(f"{test.seed} {name}".encode()),
-                tfdv=None if name in (test.thresholds or {}) else measured.get(name),
-                unit=units.get(name, ""),
-                nearest=nearest.get(name, {}),
-            )
-            for name, threshold in thresholds.items()
-        }
-    else:
-        judged = {name: Judged.by_tfdv(measured[name]) for name in thresholds if name in measured}
+    prepared = Prepared.of(reference, current, schema, test, windows)
+    judged, notes = prepared.judged()
+    findings, thresholds = prepared.findings, prepared.thresholds
     features = dict(sorted((decide(judged, test) | findings).items(), key=lambda item: item[1].rank))
     verdict = STABLE
     if current.rows < test.rows_needed:
@@ -120,8 +180,12 @@ def compare_sides(
         rows_current=current.rows,
         min_rows=test.rows_needed,
         alpha=test.alpha,
-        unmatched=tuple(sorted(old.keys() ^ new.keys())) if schema is None else (),
-        notes=(*notes, *_notes(reference, current, [name for name in thresholds if name not in features])),
+        unmatched=prepared.unmatched,
+        notes=(
+            *_notes_of_schema(reference, schema, test),
+            *notes,
+            *_notes(reference, current, [name for name in thresholds if name not in features]),
+        ),
     )
 
 

@@ -136,6 +136,10 @@ class Feature:
     distribution: Distribution | None
 
 
+ReadValues: TypeAlias = tuple[int, Array, Any]
+"""Rows, lengths of those that are not null, and one value of each that has any: numbers, or else ``pyarrow.Array``."""
+
+
 def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: int) -> list[Feature]:
     """Returns a feature's values in several samples in the same form.
 
@@ -151,7 +155,16 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
     columns = [_column(sample, name) for sample in samples]
     if width is not None:
         return [_vectors(column, width) for column in columns]
-    read = [_read(column, np.random.default_rng(seed)) for column in columns]
+    return alike_values([_read(column, np.random.default_rng(seed)) for column in columns])
+
+
+def values_read(sample: pa.Table, name: str, seed: int) -> ReadValues:
+    """Reads a feature's values in a sample for :func:`alike_values`, so that a side is read once for many others."""
+    return _read(_column(sample, name), np.random.default_rng(seed))
+
+
+def alike_values(read: Sequence[ReadValues]) -> list[Feature]:
+    """Returns what :func:`alike` returns of a feature that is no vector, of its values in several samples."""
     if not any(isinstance(values, np.ndarray) for _, _, values in read):
         return [_of_kinds(*each) for each in read]
     numbers = [values if isinstance(values, np.ndarray) else np.zeros(0) for _, _, values in read]
@@ -188,7 +201,7 @@ def _of_kinds(rows: int, lengths: Array, values: pa.Array) -> Feature:
     return Feature(rows, rows - len(values), 0, lengths, Kinds(counts) if counts else None)
 
 
-def _read(column: pa.Array, random: np.random.Generator) -> tuple[int, Array, Any]:
+def _read(column: pa.Array, random: np.random.Generator) -> ReadValues:
     """Returns the number of rows, the lengths of rows that are not null, and one value of each row that has any."""
     rows = len(column)
     lengths = np.ones(rows - column.null_count, np.int64)

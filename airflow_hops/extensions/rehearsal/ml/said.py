@@ -1,0 +1,199 @@
+"""When the monitor says so, and what its policy does: chains of decisions over windows, by the trunk's ``decide``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.performance import PerformanceProperties
+from airflow_hops.core.retraining.conditions import Memory
+from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import RetrainingPolicy
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.skew import DRIFT, STABLE, SkewProperties
+from airflow_hops.core.times import as_utc
+from airflow_hops.extensions.rehearsal.core.rehearsal import FOUND, RehearsedWindow
+from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Try, verdict_of
+from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow
+from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.skew.trained import Trained
+
+_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+_NO_LABELS = "the rehearsal of this fault has no labels"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What monitor and policy say of a fault.
+
+    Attributes:
+        after: Comparisons until they say so, in 80% of the starts; None if they do not.
+        verdict: Verdict of most comparisons that find it.
+        cause: Cause that most of them report.
+        retraining: Whether a retraining is requested in most starts.
+        why: Reason of the policy.
+    """
+
+    after: int | None = None
+    verdict: str = ""
+    cause: str = ""
+    retraining: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    verdict: str
+    drifted: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, float] = field(default_factory=dict)
+    measured: PerformanceProperties | None = None
+
+
+class Monitor:
+    """A policy over windows, of which those of ``tries`` are in the order of their time.
+
+    Args:
+        trained: The model.
+        policy: The policy.
+        windows: Unchanged windows, oldest first.
+        tries: Their comparisons.
+        every_s: Seconds between two comparisons.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        policy: RetrainingPolicy,
+        windows: Sequence[RowsWindow],
+        tries: Sequence[Try],
+        every_s: float,
+    ) -> None:
+        self._trained, self._policy, self._windows = trained, policy, windows
+        self._tries, self._every = tries[: len(windows)], timedelta(seconds=every_s)
+        until = (ModelProperties.of(trained.model).window or (None, None))[1]
+        self._until = as_utc(until) if until else None
+        ends = [as_utc(window.end) for window in windows if window.end]
+        self._begin = ends[0] if ends else (self._until or _BEGIN) + self._every
+
+    def unchanged(self) -> list[RehearsedWindow]:
+        """Returns what is said of the unchanged windows, one after the other."""
+        comparisons = [_compared(one.unchanged) for one in self._tries]
+        decisions = self._decisions(comparisons, 0)
+        return [
+            RehearsedWindow(
+                window.start,
+                window.end,
+                window.rows,
+                comparison.verdict,
+                comparison.drifted,
+                decision.requested,
+                decision.reason,
+            )
+            for window, comparison, decision in zip(self._windows, comparisons, decisions, strict=True)
+        ]
+
+    def of(self, found: FaultFound, size: float, effect: float | None, usual: Collection[str] = ()) -> Said:
+        """Returns what is said of a fault of a size; ``usual`` are features that drift without it."""
+        hits = found.is_found(size)
+        named = found.fault.features[:1] or ("rows",)
+        comparisons = []
+        for number, one in enumerate(self._tries):
+            unchanged, place = _compared(one.unchanged), number % len(hits)
+            if hits[place]:
+                verdict = found.verdicts[place]
+                drifted = tuple(dict.fromkeys([*named, *unchanged.drifted]))
+                effects = dict.fromkeys(named, effect) if effect is not None else {}
+                causes = {**unchanged.causes, **dict.fromkeys(named, found.causes[place])}
+                worst = unchanged.verdict if unchanged.verdict not in (STABLE, DRIFT) else verdict
+                unchanged = _Comparison(worst, drifted, causes, effects)
+            comparisons.append(unchanged)
+        turned = [bool(hits[number % len(hits)]) for number in range(len(comparisons))]
+        said = self._chained(comparisons, turned)
+        return replace(said, verdict=_usual(found.verdicts, hits), cause=_usual(found.causes, hits))
+
+    def is_worse(self, measured: PerformanceProperties | None) -> bool:
+        """Returns whether the policy finds a measured performance worse."""
+        situation = self._situation(_Comparison(STABLE, measured=measured), 0)
+        leaves = self._policy.when.leaves()
+        return any(leaf.check(situation, Memory()).held for leaf in leaves if isinstance(leaf, Performance))
+
+    def of_labels(self, measured: Sequence[PerformanceProperties]) -> Said:
+        """Returns what is said if labels alone change, as measured at each comparison."""
+        comparisons = [_Comparison(STABLE, measured=each) for each in measured]
+        return self._chained(comparisons, [False] * len(comparisons))
+
+    def _chained(self, comparisons: Sequence[_Comparison], hits: Sequence[bool]) -> Said:
+        """Decides from each window on, as if the fault began with it; after the last window comes the first."""
+        waits, requested, why = [], [], Counter[str]()
+        for start in range(len(comparisons)):
+            decisions = self._decisions(comparisons, start)
+            request = next((place for place, each in enumerate(decisions) if each.requested), None)
+            turned = [*hits[start:], *hits[:start]]
+            first = next((place for place, hit in enumerate(turned) if hit), None)
+            requested.append(request is not None)
+            waits.append(request if request is not None else first)
+            why[decisions[request if request is not None else first or 0].reason] += 1
+        ordered = sorted(len(comparisons) + 1 if wait is None else wait + 1 for wait in waits)
+        after = ordered[max(0, int(np.ceil(FOUND * len(ordered))) - 1)]
+        return Said(
+            after if after <= len(comparisons) else None,
+            retraining=2 * sum(requested) > len(requested),
+            why=why.most_common(1)[0][0],
+        )
+
+    def _decisions(self, comparisons: Sequence[_Comparison], start: int) -> list[RetrainingDecision]:
+        decisions, previous = list[RetrainingDecision](), None
+        for place in range(len(comparisons)):
+            comparison = comparisons[(start + place) % len(comparisons)]
+            previous = decide(self._policy, self._situation(comparison, place), previous)
+            decisions.append(previous)
+        return decisions
+
+    def _situation(self, comparison: _Comparison, place: int) -> Situation:
+        at = self._begin + place * self._every
+        skew = SkewProperties(
+            verdict=comparison.verdict,  # type: ignore[arg-type]
+            drifted=comparison.drifted,
+            causes=comparison.causes,  # type: ignore[arg-type]
+            effects=comparison.effects,
+            reference=self._trained.origin,
+            scores=dict.fromkeys(self._trained.types, (None, None)),
+            window_end=at.isoformat(),
+        )
+        known: dict[str, Any] = {"unmeasured": _NO_LABELS}
+        if comparison.measured is not None:
+            properties = comparison.measured.to_dict()
+            known = {"measured": Artifact("rehearsal", "performance", "", properties=properties)}
+        return Situation(
+            at,
+            "data",
+            skew,
+            ("rehearsal", hashlib.sha256(f"{place}".encode()).hexdigest()),
+            rows=self._windows[place % len(self._windows)].rows,
+            span=((at - self._every).isoformat(), at.isoformat()),
+            trained_until=self._until,
+            now=at,
+            **known,
+        )
+
+
+def _usual(values: Sequence[str], hits: Iterable[bool]) -> str:
+    """Returns the most frequent of the values that hit; empty if there is none."""
+    counts = Counter(value for value, hit in zip(values, hits, strict=True) if hit and value)
+    return max(counts, key=lambda value: counts[value], default="")
+
+
+def _compared(features: Mapping[str, FeatureSkew]) -> _Comparison:
+    drifted = {name: skew for name, skew in features.items() if skew.drifted}
+    causes = {name: skew.cause for name, skew in drifted.items() if skew.cause}
+    return _Comparison(verdict_of(features), tuple(drifted), causes)
