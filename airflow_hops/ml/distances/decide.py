@@ -110,10 +110,13 @@ class Judged:
         return bool(self.nearest) and distance <= allowed
 
 
-def decide(judged: Mapping[str, Judged], test: SkewTest, only: Collection[str] | None = None) -> dict[str, FeatureSkew]:
+def decide(
+    judged: Mapping[str, Judged], test: SkewTest, only: Collection[str] | None = None, *, explained: bool = True
+) -> dict[str, FeatureSkew]:
     """Decides which features have drifted, with ``alpha`` bounding the share of false discoveries among them.
 
-    Those of ``only``, by default all, are decided about; the others count for the share of false discoveries.
+    Those of ``only``, by default all, are decided about; the others count for the share of false discoveries. Unless
+    they are to be ``explained``, the cause, which takes the most time, is looked for only where it decides.
     """
     asked = [(name, question) for name, each in judged.items() for question in each.answers]
     p_values, cut = dict[tuple[str, str], float](), None
@@ -122,13 +125,13 @@ def decide(judged: Mapping[str, Judged], test: SkewTest, only: Collection[str] |
         p_values = dict(zip(asked, map(float, adjusted), strict=True))
         cut = test.alpha * max(1, int((adjusted <= test.alpha).sum())) / len(asked)
     features = {
-        name: _judge(
-            name, each, {question: p_values.get((name, question), 0.0) for question in each.answers}, test, cut
-        )
+        name: _judge(name, each, {asks: p_values.get((name, asks), 0.0) for asks in each.answers}, test, cut, explained)
         for name, each in judged.items()
         if only is None or name in only
     }
     moved = [name for name, skew in features.items() if judged[name].read and _significant(skew, test)]
+    if not explained and any(skew.drifted for skew in features.values()):
+        moved = []
     pairs = {name: judged[name].distributions() for name in moved[:MOST_SWAPPED]}
     for name, detail in swapped(pairs).items():
         features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
@@ -139,7 +142,9 @@ def _significant(skew: FeatureSkew, test: SkewTest) -> bool:
     return skew.drifted or (test.alpha is not None and skew.p_value is not None and skew.p_value <= test.alpha)
 
 
-def _judge(name: str, judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: float | None) -> FeatureSkew:
+def _judge(
+    name: str, judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: float | None, explained: bool
+) -> FeatureSkew:
     """Judges a feature, given the corrected p-value of each question; ``cut`` is the uncorrected level."""
 
     def significant(question: str) -> bool:
@@ -171,12 +176,14 @@ def _judge(name: str, judged: Judged, p_values: Mapping[str, float], test: SkewT
     missing_moved = moved(MISSING, test.missing_threshold)
     other_moved = moved(INFINITE, test.missing_threshold) or moved(LENGTHS, test.missing_threshold)
     cause = detail = None
-    if judged.read is not None and ((changed and values is not None) or missing_moved or other_moved):
+    is_certain = (changed and above) or missing_moved or other_moved
+    has_cause = judged.read is not None and ((changed and values is not None) or is_certain)
+    if has_cause and (explained or not is_certain):
         cause, detail = cause_of(
             *judged.distributions(), name=name, unit=judged.unit, values_moved=changed, missing_moved=missing_moved
         )
     # A fault in some of the rows may stay below the threshold, which is meant for real changes.
-    drifted = (changed and (above or cause in FAULTS)) or missing_moved or other_moved
+    drifted = is_certain or (changed and cause in FAULTS)
     if not drifted:
         cause = detail = None
     elif cause is None:

@@ -274,14 +274,16 @@ def _holds(conversion: Conversion, size: float, reference: Numbers, converted: N
     if not conversion.width:
         return False
     (mean, mean_error), (now, now_error) = (_trimmed(side.values) for side in (converted, current))
+    error = _ERRORS * float(np.hypot(now_error, mean_error))
+    if abs(now - mean) > error:
+        return False
     (spread, spread_error), (spread_now, spread_now_error) = (
         _trimmed(np.sort(np.abs(side.values - middle))) for side, middle in ((converted, mean), (current, now))
     )
     if not (spread > 0 and spread_now > 0):
         return False
-    error = _ERRORS * float(np.hypot(now_error, mean_error))
     of_spread = _ERRORS * float(np.hypot(spread_error / spread, spread_now_error / spread_now))
-    if abs(np.log(spread_now / spread)) > _OF_SPREAD * of_spread or abs(now - mean) > error:
+    if abs(np.log(spread_now / spread)) > _OF_SPREAD * of_spread:
         return False
     if not conversion.shift and conversion.factor > 0:
         of_mean = error / abs(mean) if mean else np.inf

@@ -71,6 +71,7 @@ class RehearsedFault(JsonFields):
         interval: 95% interval of ``size``; an end is None beyond the smallest or largest size that was tried.
         largest: Largest size that was tried.
         words: The change of that size (or the largest) in words, such as "shift of 0.4 standard deviations".
+        fault_from: Size from which on it is called a fault of the pipeline; None if no size is.
         curve: Power by size, ascending.
         after: Comparisons until the monitor says so, in 80% of the starts; None if it does not within the windows.
         verdict: Verdict of most comparisons that find it; empty if none does.
@@ -89,6 +90,7 @@ class RehearsedFault(JsonFields):
     interval: Sequence[float | None]
     largest: float
     words: str
+    fault_from: float | None = None
     curve: tuple[PowerAtSize, ...] = ()
     after: int | None = None
     verdict: str = ""

@@ -12,11 +12,11 @@ from airflow_hops.core.skew import SkewOptions
 from airflow_hops.extensions.rehearsal.core.rehearsal import RehearsedFeature
 from airflow_hops.extensions.rehearsal.ml.effects import Effects
 from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Rehearsing, share_of
-from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool
+from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool, joined
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.statistics.sample import SAMPLE_ROWS
 
-MUCH = 0.1
+MUCH = 0.25
 """Mean change of a prediction, in standard deviations of predictions, that should not slip through."""
 _ABOVE = 1.1
 """Factor above the largest distance of the unchanged windows at which a threshold is quiet."""
@@ -144,7 +144,7 @@ def _longer(pool: WindowPool, times: int) -> WindowPool:
     groups = [pool.windows[start : start + times] for start in range(0, len(pool.windows) - times + 1, times)]
     windows = []
     for number, group in enumerate(groups):
-        table = pa.concat_tables([window.sample for window in group], promote_options="permissive")
+        table = joined([window.sample for window in group])
         order = np.random.default_rng(number).permutation(len(table))[:SAMPLE_ROWS]
         rows = sum(window.rows for window in group)
         windows.append(RowsWindow(rows, table.take(pa.array(np.sort(order))), group[0].start, group[-1].end))

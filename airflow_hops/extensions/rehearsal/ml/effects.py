@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.properties import ENDPOINT, ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import REGRESSION
@@ -119,7 +120,8 @@ class Effects:
         return effect, self._loss(predicted)
 
     def _predict(self, rows: pa.Table) -> Any:
-        return predict(self._served, dense_rows(rows, self._served.inputs, "planted rows"))
+        columns = {name: _as_sent(rows[name]) for name in rows.column_names}
+        return predict(self._served, dense_rows(pa.table(columns), self._served.inputs, "planted rows"))
 
     def _loss(self, predicted: Array) -> float | None:
         if self.labelled is None:
@@ -166,6 +168,11 @@ class Effects:
         return np.asarray(self._all)
 
 
+def _as_sent(column: Any) -> Any:
+    """Returns a column as clients send it: a missing number is NaN, as far as the type has it."""
+    return pc.fill_null(column, float("nan")) if pa.types.is_floating(column.type) else column
+
+
 def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Labelled:
     """Reads labelled held-out rows. Raises BadInput if there are none."""
     uri = trained.origin.statistics
@@ -190,4 +197,4 @@ def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Lab
         table, labels = table.filter(pa.array(labels >= 0)), labels[labels >= 0]
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
     version = with_baseline(trained.store, int(trained.origin.version or 0), served, properties, examples[0])
-    return Labelled(table.drop_columns([label]), labels, judge, version)
+    return Labelled(table.drop([label]), labels, judge, version)

@@ -83,7 +83,7 @@ class Fault:
 
     def described(self, size: float) -> str:
         """Describes the fault of a size."""
-        return self.words.format(size=f"{100 * size:.2g}%" if self.unit == SHARE else f"{size:.3g}")
+        return self.words.format(size=f"{100 * size:.3g}%" if self.unit == SHARE else f"{size:.3g}")
 
 
 def faults_of(reference: pa.Table, names: Sequence[str]) -> list[Fault]:
@@ -147,7 +147,9 @@ def together(one: Fault, other: Fault) -> Fault:
 def _kind(of_type: pa.DataType) -> str:
     if pa.types.is_boolean(of_type):
         return "boolean"
-    if pa.types.is_integer(of_type) or pa.types.is_floating(of_type):
+    if pa.types.is_integer(of_type):
+        return "whole number"  # a server refuses others for it
+    if pa.types.is_floating(of_type):
         return "number"
     texts = {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
     return "text" if of_type in texts else str(of_type)
@@ -166,7 +168,7 @@ def _of_feature(name: str, values: pa.Array, kind: str, partner: str | None) -> 
 
         return Fault(fault, (name,), words, unit, plant)
 
-    if kind == "number":
+    if kind.endswith("number"):
         known = values.drop_null().cast(pa.float64()).to_numpy()
         known = known[np.isfinite(known)]
         spread = float(known.std()) if len(known) else 0.0

@@ -34,7 +34,7 @@ def rehearse_labels(
             return monitor.is_worse(effects.measured(watching, rows, fault.sizes[place], number))
 
         places.append(first_found(found, len(fault.sizes), int(np.median(places)) if places else 8))
-    result = FaultFound(fault, np.array(places or [len(fault.sizes)]), (), ())
+    result = FaultFound(fault, np.array(places or [len(fault.sizes)]), (), (), np.array([len(fault.sizes)]))
     smallest, interval = result.smallest()
     size = fault.sizes[-1] if smallest is None else smallest
     figures = effects.measured(watching, rows, size, options.tries)

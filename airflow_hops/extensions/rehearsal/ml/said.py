@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -102,24 +102,22 @@ class Monitor:
             for window, comparison, decision in zip(self._windows, comparisons, decisions, strict=True)
         ]
 
-    def of(self, found: FaultFound, size: float, effect: float | None, usual: Collection[str] = ()) -> Said:
-        """Returns what is said of a fault of a size; ``usual`` are features that drift without it."""
-        hits = found.is_found(size)
+    def of(self, found: FaultFound, size: float, effect: float | None) -> Said:
+        """Returns what is said of a fault of a size that moves a prediction by ``effect`` on average."""
+        hits, said = found.is_found(size), len(found.verdicts)
         named = found.fault.features[:1] or ("rows",)
-        comparisons = []
-        for number, one in enumerate(self._tries):
-            unchanged, place = _compared(one.unchanged), number % len(hits)
-            if hits[place]:
-                verdict = found.verdicts[place]
-                drifted = tuple(dict.fromkeys([*named, *unchanged.drifted]))
+        comparisons, turned = [], [bool(hits[number % len(hits)]) for number in range(len(self._tries))]
+        for number, (one, hit) in enumerate(zip(self._tries, turned, strict=True)):
+            comparison, place = _compared(one.unchanged), number % said
+            if hit:
+                verdict, cause = found.verdicts[place] or DRIFT, found.causes[place]
+                drifted = tuple(dict.fromkeys([*named, *comparison.drifted]))
                 effects = dict.fromkeys(named, effect) if effect is not None else {}
-                causes = {**unchanged.causes, **dict.fromkeys(named, found.causes[place])}
-                worst = unchanged.verdict if unchanged.verdict not in (STABLE, DRIFT) else verdict
-                unchanged = _Comparison(worst, drifted, causes, effects)
-            comparisons.append(unchanged)
-        turned = [bool(hits[number % len(hits)]) for number in range(len(comparisons))]
-        said = self._chained(comparisons, turned)
-        return replace(said, verdict=_usual(found.verdicts, hits), cause=_usual(found.causes, hits))
+                worst = comparison.verdict if comparison.verdict not in (STABLE, DRIFT) else verdict
+                comparison = _Comparison(worst, drifted, {**comparison.causes, **dict.fromkeys(named, cause)}, effects)
+            comparisons.append(comparison)
+        result = self._chained(comparisons, turned)
+        return replace(result, verdict=_usual(found.verdicts), cause=_usual(found.causes))
 
     def is_worse(self, measured: PerformanceProperties | None) -> bool:
         """Returns whether the policy finds a measured performance worse."""
@@ -134,30 +132,33 @@ class Monitor:
 
     def _chained(self, comparisons: Sequence[_Comparison], hits: Sequence[bool]) -> Said:
         """Decides from each window on, as if the fault began with it; after the last window comes the first."""
-        waits, requested, why = [], [], Counter[str]()
+        waits, requested, why = list[int | None](), list[bool](), Counter[str]()
         for start in range(len(comparisons)):
-            decisions = self._decisions(comparisons, start)
-            request = next((place for place, each in enumerate(decisions) if each.requested), None)
-            turned = [*hits[start:], *hits[:start]]
-            first = next((place for place, hit in enumerate(turned) if hit), None)
-            requested.append(request is not None)
-            waits.append(request if request is not None else first)
-            why[decisions[request if request is not None else first or 0].reason] += 1
-        ordered = sorted(len(comparisons) + 1 if wait is None else wait + 1 for wait in waits)
-        after = ordered[max(0, int(np.ceil(FOUND * len(ordered))) - 1)]
+            decisions = list[RetrainingDecision]()
+            for decision in self._decisions(comparisons, start):
+                decisions.append(decision)
+                if decision.requested:
+                    break
+            first = next((place for place, hit in enumerate([*hits[start:], *hits[:start]]) if hit), None)
+            requested.append(decisions[-1].requested)
+            waits.append(len(decisions) - 1 if requested[-1] else first)
+            why[decisions[-1 if requested[-1] else first or 0].reason] += 1
+            if not any(hits) and not any(requested):
+                break  # whatever the start is
+        never = len(comparisons)
+        after = 1 + sorted(never if wait is None else wait for wait in waits)[int(np.ceil(FOUND * len(waits))) - 1]
         return Said(
-            after if after <= len(comparisons) else None,
+            after if after <= never else None,
             retraining=2 * sum(requested) > len(requested),
             why=why.most_common(1)[0][0],
         )
 
-    def _decisions(self, comparisons: Sequence[_Comparison], start: int) -> list[RetrainingDecision]:
-        decisions, previous = list[RetrainingDecision](), None
+    def _decisions(self, comparisons: Sequence[_Comparison], start: int) -> Iterator[RetrainingDecision]:
+        previous = None
         for place in range(len(comparisons)):
             comparison = comparisons[(start + place) % len(comparisons)]
             previous = decide(self._policy, self._situation(comparison, place), previous)
-            decisions.append(previous)
-        return decisions
+            yield previous
 
     def _situation(self, comparison: _Comparison, place: int) -> Situation:
         at = self._begin + place * self._every
@@ -187,9 +188,9 @@ class Monitor:
         )
 
 
-def _usual(values: Sequence[str], hits: Iterable[bool]) -> str:
-    """Returns the most frequent of the values that hit; empty if there is none."""
-    counts = Counter(value for value, hit in zip(values, hits, strict=True) if hit and value)
+def _usual(values: Sequence[str]) -> str:
+    """Returns the most frequent value; empty if there is none."""
+    counts = Counter(filter(None, values))
     return max(counts, key=lambda value: counts[value], default="")
 
 

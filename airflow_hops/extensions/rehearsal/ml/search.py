@@ -16,7 +16,7 @@ from airflow_hops.core.skew import DRIFT, PIPELINE_FAULT, STABLE, SkewOptions
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.rehearsal.core.rehearsal import FOUND, PowerAtSize
 from airflow_hops.extensions.rehearsal.ml.faults import Fault, Target
-from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool
+from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool, joined
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.detect import Prepared
 from airflow_hops.ml.distances.repeats import without_repeats
@@ -35,8 +35,10 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 # what they were unchanged.
 
 _ROW = "#"
+_EXPLAINED = 10
+"""Tries in which causes are looked for."""
 _OF_ROWS = 4
-"""Fault of whole rows are planted into one of so many tries: all features are compared each time."""
+"""Faults of whole rows are planted into one of so many tries: all features are compared each time."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,16 @@ class FaultFound:
 
     Attributes:
         places: By try, the number of the smallest size that is found; the number of sizes if none is.
-        verdicts: By try, the verdict at it; empty if none is found.
-        causes: By try, the probable cause at it.
+        verdicts: By try, for some, the verdict at it; empty if none is found.
+        causes: By try, for some, the probable cause at it.
+        faulty: By try, for some, the number of the smallest size that is called a fault of the pipeline.
     """
 
     fault: Fault
     places: Array
     verdicts: Sequence[str]
     causes: Sequence[str]
+    faulty: Array
 
     def curve(self) -> tuple[PowerAtSize, ...]:
         """Returns the power at each size."""
@@ -92,6 +96,11 @@ class FaultFound:
         shares = [[each.found[part] for each in curve] for part in (0, 2, 1)]
         size, low, high = (_crossing(self.fault.sizes, each) for each in shares)
         return size, (low, high)
+
+    def fault_from(self) -> float | None:
+        """Returns the size that is called a fault of the pipeline in 80% of the tries; None if none is."""
+        shares = [float((self.faulty <= place).mean()) for place in range(len(self.fault.sizes))]
+        return _crossing(self.fault.sizes, shares)
 
     def is_found(self, size: float) -> Array:
         """Returns by try whether a size is found."""
@@ -180,8 +189,8 @@ class Rehearsing:
             judged[name] = this.judge(name, read, nearest.get(name, {}), described=False)
         return judged
 
-    def outcome(self, fault: Fault, one: Try, size: float) -> tuple[str, str] | None:
-        """Returns verdict and probable cause if a fault of a size is found in a try."""
+    def decided(self, fault: Fault, one: Try, size: float, *, explained: bool = False) -> list[FeatureSkew]:
+        """Returns the features that have drifted by a fault of a size in a try, their causes if ``explained``."""
         columns = fault.plant(one.target, size)
         names: Sequence[str] = fault.features or self.names
         if not fault.features:
@@ -189,11 +198,8 @@ class Rehearsing:
             side, _ = without_repeats(self.trained.reference, self.pool.side(rows))
             columns = {name: side.sample[name] for name in names} if side.sample is not None else columns
         judged = {**one.judged, **self._judged(columns, one.target, one.windows)}
-        decided = decide(judged, self.skew, only=set(names) & judged.keys())
-        new = [skew for name, skew in decided.items() if skew.drifted and (fault.features or name not in one.drifted)]
-        if not new:
-            return None
-        return (PIPELINE_FAULT if any(skew.fault for skew in new) else DRIFT), str(new[0].cause)
+        decided = decide(judged, self.skew, only=set(names) & judged.keys(), explained=explained)
+        return [skew for name, skew in decided.items() if skew.drifted and (fault.features or name not in one.drifted)]
 
     def search(self, faults: Sequence[Fault], report: Callable[[float], None]) -> list[FaultFound]:
         """Looks for the smallest size of each fault that is found; ``report`` gets the completed share."""
@@ -201,23 +207,31 @@ class Rehearsing:
         def work(number: int) -> FaultFound:
             fault = faults[number]
             tries = self.tries[: self.count if fault.features else max(5, self.count // _OF_ROWS)]
-            places, outcomes = list[int](), list[tuple[str, str]]()
-            for one in tries:
-                known: dict[int, tuple[str, str] | None] = {}
+            places = self._places(fault, tries, lambda one, size: bool(self.decided(fault, one, size)))
+            explained = list[str](), list[str]()
+            for one, place in zip(tries[:_EXPLAINED], places, strict=False):
+                new = self.decided(fault, one, fault.sizes[place], explained=True) if place < len(fault.sizes) else []
+                explained[0].append((PIPELINE_FAULT if any(each.fault for each in new) else DRIFT) if new else "")
+                explained[1].append(str(new[0].cause) if new else "")
 
-                def found(place: int, one: Try = one, known: Any = known) -> bool:
-                    known[place] = self.outcome(fault, one, fault.sizes[place])
-                    return known[place] is not None
+            def is_fault(one: Try, size: float) -> bool:
+                return any(each.fault for each in self.decided(fault, one, size, explained=True))
 
-                guess = int(np.median(places)) if places else len(fault.sizes) // 2
-                places.append(first_found(found, len(fault.sizes), guess))
-                outcomes.append(known.get(places[-1]) or ("", ""))
-            verdicts, causes = zip(*outcomes, strict=True)
-            return FaultFound(replace(fault, plant=_nothing), np.array(places), verdicts, causes)
+            some, is_one = tries[:_EXPLAINED], is_fault(tries[0], fault.sizes[-1])
+            of_fault = self._places(fault, some, is_fault) if is_one else [len(fault.sizes)] * len(some)
+            return FaultFound(replace(fault, plant=_nothing), np.array(places), *explained, np.array(of_fault))
 
         numbers = list(range(len(faults)))
         results = fork_parts(self.processes, work, numbers, lambda ended: report(ended / len(faults)))
         return [replace(each, fault=fault) for each, fault in zip(results, faults, strict=True)]
+
+    def _places(self, fault: Fault, tries: Sequence[Try], found: Callable[[Try, float], bool]) -> list[int]:
+        """Returns by try the number of the smallest size that is found."""
+        places = list[int]()
+        for one in tries:
+            guess = int(np.median(places)) if places else len(fault.sizes) // 2
+            places.append(first_found(partial(_found_at, found, fault, one), len(fault.sizes), guess))
+        return places
 
 
 def first_found(found: Callable[[int], bool], count: int, guess: int) -> int:
@@ -264,6 +278,10 @@ def _crossing(sizes: Sequence[float], shares: Sequence[float]) -> float | None:
     return float(f"{np.exp(low + part * (high - low)):.3g}")
 
 
+def _found_at(found: Callable[[Try, float], bool], fault: Fault, one: Try, place: int) -> bool:
+    return found(one, fault.sizes[place])
+
+
 def _same(values: Any) -> Any:
     return values
 
@@ -281,7 +299,7 @@ def _mixed(windows: Sequence[RowsWindow], number: int, seed: int) -> RowsWindow:
     random = _random("window", number, seed)
     one, other = (windows[place] for place in random.choice(len(windows), 2, replace=False))
     rows = min(len(one.sample), len(other.sample))
-    both = pa.concat_tables([one.sample, other.sample], promote_options="permissive")
+    both = joined([one.sample, other.sample])
     chosen = np.sort(random.permutation(len(both))[:rows])
     return RowsWindow(rows, both.take(pa.array(chosen)), one.start, one.end)
 

@@ -191,6 +191,7 @@ def _reported(found: FaultFound, effects: Effects, monitor: Monitor) -> Rehearse
         interval=list(interval),
         largest=fault.sizes[-1],
         words=fault.described(size),
+        fault_from=found.fault_from(),
         curve=found.curve(),
         after=said.after if smallest is not None else None,
         verdict=said.verdict,

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.capture_layout import rows_file_pattern, time_of
@@ -200,7 +201,7 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
         wanted = dict.fromkeys([*trained.types, *_further(trained, skew), *([time] if time else [])])
         batches = [*rows([str(name) for name in wanted if name in known])]
         parts += [pa.Table.from_batches(batches)] if batches else []
-    table = pa.concat_tables(parts, promote_options="permissive") if parts else None
+    table = joined(parts) if parts else None
     count = min(options.windows, len(table) // size if table is not None else 0)
     if table is None or count < 2:
         raise BadInput(
@@ -209,7 +210,13 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
         )
     if time is not None and time in table.column_names:
         seconds = pa.array(seconds_of(table, time))
-        table = table.take(pa.compute.sort_indices(seconds))
+        table = table.take(pc.sort_indices(seconds))
     table = table.slice(len(table) - count * size)
     drawn = [table.slice(number * size, size) for number in range(count)]
     return [RowsWindow(size, rows.slice(0, SAMPLE_ROWS)) for rows in drawn]
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Returns the rows of tables, in the columns and types of the first."""
+    first = tables[0]
+    return pa.concat_tables([first, *(each.select(first.column_names).cast(first.schema) for each in tables[1:])])
