@@ -7,11 +7,12 @@ units: outliers, scales and monotone transformations do not change it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
+from scipy.special import betaln, logsumexp
 
 from airflow_hops.ml.distances.sides import Array, Distribution, Kinds, Numbers, Vectors
 from airflow_hops.ml.distances.vectors import discrepancies, kernel_of
@@ -56,7 +57,7 @@ class Ranked:
 
     def by_chance(self, p: float) -> float:
         """Returns the distance exceeded with probability ``p``."""
-        return float(stats.kstwo.isf(p, self._effective))
+        return _by_chance(p, self._effective)
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,13 @@ class ShareDifference:
         """p-value of the two-sided test."""
         if not self.distance:
             return 1.0
-        p = stats.fisher_exact([[one, rows - one] for one, rows in (self.reference, self.current)]).pvalue
-        return min(1.0, self.of * float(p))
+        (one, n), (other, m) = self.reference, self.current
+        both = one + other
+        counts = np.arange(max(0, both - m), min(n, both) + 1)
+        # Logarithms of the probabilities of all divisions, of which those that are no likelier count.
+        logs = -betaln(counts + 1, n - counts + 1) - betaln(both - counts + 1, m - both + counts + 1)
+        logs -= logsumexp(logs)
+        return min(1.0, self.of * float(np.exp(logs[logs <= logs[one - counts[0]] + 1e-9]).sum()))
 
     def by_chance(self, p: float) -> float:
         """Returns the distance exceeded with probability ``p``, by a normal approximation."""
@@ -131,6 +137,12 @@ class ShareDifference:
         return float(
             stats.norm.isf(p / 2) * (share * (1 - share) * sum(1 / n for _, n in (self.reference, self.current))) ** 0.5
         )
+
+
+@cache
+def _by_chance(p: float, rows: int) -> float:
+    """Returns the Kolmogorov-Smirnov distance exceeded with a probability, which is found by trial."""
+    return float(stats.kstwo.isf(p, rows))
 
 
 Comparison: TypeAlias = Ranked | Permuted | ShareDifference

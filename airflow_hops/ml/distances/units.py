@@ -127,10 +127,12 @@ def unit_change(reference: Numbers, current: Numbers, name: str = "", unit: str 
         return None
     one, other = (Numbers(side.values / size) for side in (reference, current))
     is_whole, fitting = bool((current.values % 1 == 0).all()), list[tuple[float, str]]()
+    compared = _kinds_to_compare(one, other)
     for conversion in conversions_of(name, unit):
         converted = conversion.of(one, size)
         divides = is_whole and _is_whole(1 / conversion.factor)  # all whole numbers are converted ones
-        if (not divides and _is_exact(converted, other, one)) or _holds(conversion, size, one, converted, other):
+        is_exact = compared is not None and not divides and _is_exact(conversion.of(compared[2], size), *compared)
+        if is_exact or _holds(conversion, size, one, converted, other):
             fitting.append((_compare(converted, other).distance, conversion.name))
     if fitting:
         return min(fitting, key=lambda each: each[0])[1]
@@ -250,13 +252,18 @@ def _of_temperature(words: set[str], unit: str) -> Iterator[Conversion]:
                 yield Conversion(name, ratio, other_shift - ratio * shift, _BY_ANY, is_named, one in named)
 
 
-def _is_exact(converted: Numbers, current: Numbers, reference: Numbers) -> bool:
-    """Returns whether nearly all current values are converted ones, and hardly any are by neighbouring factors."""
+def _kinds_to_compare(reference: Numbers, current: Numbers) -> tuple[Array, Array, Numbers] | None:
+    """Returns the current values other than 0 with their counts, and the reference's values; None for too few."""
     values, counts = (each[current.counts[0] != 0] for each in current.counts)
     known = reference.counts[0]
     is_few = len(values) < min(_EXACT_KINDS, len(known) / 2)  # nearly any few numbers are converted ones
     if is_few or counts.sum() < _EXACT_ROWS or len(known) > len(reference) / 2:
-        return False
+        return None
+    return values, counts, Numbers(known)
+
+
+def _is_exact(converted: Numbers, values: Array, counts: Array, reference: Numbers) -> bool:
+    """Returns whether nearly all current values are converted ones, and hardly any are by neighbouring factors."""
 
     def share(known: Array) -> float:
         places = np.searchsorted(known, values)
@@ -264,8 +271,8 @@ def _is_exact(converted: Numbers, current: Numbers, reference: Numbers) -> bool:
         apart = np.minimum(np.abs(above - values), np.abs(below - values))
         return float(counts[apart <= _EXACT_ERROR * np.abs(values)].sum() / counts.sum())
 
-    known_now = converted.counts[0]
-    others = (known, known_now * (1 + 5 * _EXACT_ERROR), known_now * (1 - 5 * _EXACT_ERROR))
+    known_now = converted.values
+    others = (reference.values, known_now * (1 + 5 * _EXACT_ERROR), known_now * (1 - 5 * _EXACT_ERROR))
     return share(known_now) >= _EXACT and max(map(share, others)) < 0.5
 
 

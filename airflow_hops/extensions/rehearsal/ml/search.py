@@ -35,8 +35,8 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 # what they were unchanged.
 
 _ROW = "#"
-_EXPLAINED = 10
-"""Tries in which causes are looked for."""
+_EXPLAINED, _CALLED = 10, 4
+"""Tries in which causes are looked for, and in which the size from which on they are faults."""
 _OF_ROWS = 4
 """Faults of whole rows are planted into one of so many tries: all features are compared each time."""
 
@@ -217,7 +217,7 @@ class Rehearsing:
             def is_fault(one: Try, size: float) -> bool:
                 return any(each.fault for each in self.decided(fault, one, size, explained=True))
 
-            some, is_one = tries[:_EXPLAINED], is_fault(tries[0], fault.sizes[-1])
+            some, is_one = tries[:_CALLED], is_fault(tries[0], fault.sizes[-1])
             of_fault = self._places(fault, some, is_fault) if is_one else [len(fault.sizes)] * len(some)
             return FaultFound(replace(fault, plant=_nothing), np.array(places), *explained, np.array(of_fault))
 
