@@ -222,7 +222,7 @@ class Rehearsing:
             return FaultFound(replace(fault, plant=_nothing), np.array(places), *explained, np.array(of_fault))
 
         numbers = list(range(len(faults)))
-        results = fork_parts(self.processes, work, numbers, lambda ended: report(ended / len(faults)))
+        results = fork_parts(self.processes, work, numbers, lambda ended: report(ended / len(faults))) if faults else []
         return [replace(each, fault=fault) for each, fault in zip(results, faults, strict=True)]
 
     def _places(self, fault: Fault, tries: Sequence[Try], found: Callable[[Try, float], bool]) -> list[int]:

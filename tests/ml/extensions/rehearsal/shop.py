@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.capture_layout import name_time
+from airflow_hops.extensions.rehearsal.core.rehearsal import REPORT_FILE, Rehearsal
+from airflow_hops.extensions.rehearsal.ml import stage
 from tests.ml.world import World
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -35,7 +37,8 @@ def serve(tenure: Any, plan: Any, amount: Any, calls: Any) -> Mapping[str, Any]:
     import tensorflow as tf
 
     plus = tf.cast(tf.equal(plan, "plus"), tf.float32)
-    logit = 0.15 * (tenure - 24) - 0.5 * plus - 0.2 * tf.cast(calls, tf.float32) + 0.6 + 0 * amount
+    unused = tf.where(tf.math.is_nan(amount), 0.0, 0.0 * amount)
+    logit = 0.15 * (tenure - 24) - 0.5 * plus - 0.2 * tf.cast(calls, tf.float32) + 0.6 + unused
     return {"probability": 1 / (1 + tf.exp(logit))}
 
 
@@ -55,7 +58,14 @@ class Shop:
             serve, types, features=[*types], label="left", problem="binary", statistics=statistics.uri,
             statistics_fingerprint=statistics.fingerprint, schema=schema.uri,
         )  # fmt: skip
+        self.statistics, self.schema = statistics, schema
         self.record = world.deploy(self.model, name="churn")
+
+    def rehearse(self, base: Path | None, **options: Any) -> Rehearsal:
+        """Runs a rehearsal, and returns its report."""
+        services = {} if base is None else {"serving_capture_path": str(base)}
+        artifact = self.world.run(stage, kind="rehearsal", services=services, model_name="churn", **options)
+        return Rehearsal.from_dict(self.world.read(artifact, REPORT_FILE))
 
     def captured(
         self, windows: int, rows: int, *, seed: int = 2, change: Callable[..., pa.Table] | None = None
