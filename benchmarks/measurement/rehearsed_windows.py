@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from airflow_hops.core.skew import SkewOptions, SkewReference
 from airflow_hops.extensions.rehearsal.ml.faults import faults_of
-from airflow_hops.extensions.rehearsal.ml.search import Rehearsing
+from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Rehearsing
 from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool
 from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.schema import infer_schema
 from airflow_hops.ml.schema.comparators import compared_features
 from airflow_hops.ml.skew.trained import Trained
+from airflow_hops.ml.spark.pools import fork_parts
 from airflow_hops.ml.statistics import comparable_options
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.summary import features_by_name, type_name
@@ -94,11 +95,7 @@ def proof(options: dict[str, Any], number: int) -> dict[str, Any]:
     found = rehearsing.search([faults[place] for place in sorted(chosen)], lambda share: None)
     new = pool_of(population, 500, max(options["real"], options["unchanged"]), options["rows"])
     real = Rehearsing(trained, new, skew, len(new.windows))
-    places = [
-        min(range(len(each.fault.sizes)), key=lambda place, shares=each.curve(): abs(shares[place].found[0] - _POWER))
-        if each.smallest()[0] is not None else None
-        for each in found
-    ]  # fmt: skip
+    places = [None if each.smallest()[0] is None else _place_of(each) for each in found]
 
     def share(place: int) -> Any:
         each, at_size = found[place], places[place]
@@ -111,19 +108,16 @@ def proof(options: dict[str, Any], number: int) -> dict[str, Any]:
             "predicted": each.curve()[at_size].found, "real": float(np.mean(hits)),
         }  # fmt: skip
 
-    from airflow_hops.ml.spark.pools import fork_parts
-
     cells = fork_parts(real.processes, share, list(range(len(found))), lambda ended: None)
-    alarms = [
-        float(np.mean([bool(one.drifted) for one in each]))
-        for each in (rehearsing.tries[: options["windows"]], real.tries[: options["unchanged"]])
-    ]
-    return {
-        "table": number,
-        "cells": [cell for cell in cells if cell],
-        "false_alarms": alarms,
-        "not_found": places.count(None),
-    }
+    sides = rehearsing.tries[: options["windows"]], real.tries[: options["unchanged"]]
+    alarms = [float(np.mean([bool(one.drifted) for one in each])) for each in sides]
+    cells = [cell for cell in cells if cell]
+    return {"table": number, "cells": cells, "false_alarms": alarms, "not_found": places.count(None)}
+
+
+def _place_of(found: FaultFound) -> int:
+    shares = [abs(each.found[0] - _POWER) for each in found.curve()]
+    return shares.index(min(shares))
 
 
 def speed(options: dict[str, Any]) -> dict[str, Any]:
