@@ -77,20 +77,41 @@ def listed_reports(store: ArtifactStore, model_name: str, version: int, kind: st
     return sorted(known, key=lambda each: each[1].rpartition("/")[2], reverse=True)
 
 
+@dataclass(frozen=True)
+class ListedReport:
+    """A listed artifact of a model, before its file in the index is read."""
+
+    model_name: str
+    version: int
+    kind: str
+    dag_id: str
+    name: str
+
+    def read(self, store: ArtifactStore) -> MonitoringReport:
+        """Reads the file; see :func:`read_report`."""
+        return read_report(store, self.model_name, self.version, self.kind, self.name)
+
+
+def reports_of_model(store: ArtifactStore, model_name: str, kind: str) -> list[ListedReport]:
+    """Returns the listed artifacts of all versions of a model, most recently made first."""
+    versions = [int(name) for name in store.names(store.internal("_state", "monitored", model_name)) if name.isdigit()]
+    listed = [
+        ListedReport(model_name, version, kind, dag_id, name)
+        for version in versions
+        for dag_id, name in listed_reports(store, model_name, version, kind)
+    ]
+    made = {each: each.name.rpartition("/")[2].split("@")[1] for each in listed}
+    return sorted(listed, key=lambda each: (made[each], each.version, each.name), reverse=True)
+
+
 def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iterator[MonitoringReport]:
     """Yields the listed artifacts of all versions of a model, most recently made first.
 
     Raises:
         BadInput: a file is damaged, or names an artifact of another DAG.
     """
-    versions = [int(name) for name in store.names(store.internal("_state", "monitored", model_name)) if name.isdigit()]
-    listed = [
-        (name.rpartition("/")[2].split("@")[1], version, name)
-        for version in versions
-        for _, name in listed_reports(store, model_name, version, kind)
-    ]
-    for _, version, name in sorted(listed, reverse=True):
-        yield read_report(store, model_name, version, kind, name)
+    for each in reports_of_model(store, model_name, kind):
+        yield each.read(store)
 
 
 def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, name: str) -> MonitoringReport:

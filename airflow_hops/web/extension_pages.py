@@ -20,8 +20,10 @@ from airflow_hops.web.types import Model
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/extensions", tags=["pipelines"])
 
-Destination = Literal["pipelines", "pipeline", "runs", "model"]
-"""A page beside the list of pipelines, a page of each pipeline, a view of its runs, or a tab of each model."""
+Destination = Literal["pipelines", "pipeline", "runs", "model", "skew"]
+"""A page beside the list of pipelines, a page of each pipeline, a view of its runs, a tab of each model, or one of each
+model whose requests are compared, on the page Skew.
+"""
 
 
 @experimental

@@ -12,6 +12,7 @@ export * from "src/format";
 export * from "src/hooks/useQueryState";
 export { useTimezone } from "src/host";
 export { metricLabel } from "src/pages/Models/words";
+export { CAUSE_LABELS, VERDICT_STATES } from "src/pages/Skew/words";
 export * from "src/routes";
 export type { ExtensionProps } from "src/shell/ExtensionView";
 export { numberIn, recordIn, textsIn } from "src/tabs/task/properties";

@@ -2,8 +2,9 @@ import { Box, Button, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, refetchAfter } from "src/api/client";
-import { AppLink, Choice, Empty, ERROR, LinesAlert, LoadingBox, QueryView, Time } from "src/components";
+import { AppLink, Choice, Empty, ERROR, LinesAlert, LoadingBox, QueryView, TabPanels, Time } from "src/components";
 import { plural } from "src/format";
+import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { CheckSummary } from "src/pages/Skew/CheckSummary";
 import { Comparison } from "src/pages/Skew/Comparison";
@@ -11,6 +12,7 @@ import { FeatureChart } from "src/pages/Skew/FeatureChart";
 import { FeatureTable } from "src/pages/Skew/FeatureTable";
 import { doubtsOf, featureRows, type Timeline } from "src/pages/Skew/timeline";
 import { airflowDagPath, airflowTaskPath, formatArtifact, isSameTask, parseArtifact, refOf } from "src/routes";
+import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
 
 const FEW = 30;
@@ -37,15 +39,30 @@ export function SkewPage() {
   );
   return (
     <QueryView query={query} loading={<LoadingBox height="480px" />}>
-      {(timeline) =>
-        timeline.entries.length === 0 ? (
-          <NothingYet timeline={timeline as Timeline} />
-        ) : (
-          <Loaded dagId={dagId} timeline={timeline as Timeline} limit={limit} />
-        )
-      }
+      {(timeline) => <Tabs timeline={timeline as Timeline} limit={limit} />}
     </QueryView>
   );
+}
+
+/** The comparisons; of a model's requests, beside the tabs of extensions. */
+function Tabs({ timeline, limit }: { timeline: Timeline; limit: number }) {
+  const dagId = useDagId();
+  const [tab, setTab] = useQueryParam("tab", "comparisons");
+  const { pages, isPending } = useExtensionPages("skew");
+  const { entries, source } = timeline;
+  const content =
+    entries.length === 0 ? (
+      <NothingYet timeline={timeline} />
+    ) : (
+      <Loaded dagId={dagId} timeline={timeline} limit={limit} />
+    );
+  if (!source?.model || (!isPending && pages.length === 0)) {
+    return content;
+  }
+  const props = { dagId: source.dag_id, model: source.model };
+  const further = pages.map((page) => ({ ...page, content: <ExtensionView page={page} {...props} /> }));
+  const tabs = [{ name: "comparisons", label: "Comparisons", content }, ...further];
+  return <TabPanels tabs={tabs} opened={tab} onOpen={setTab} loading={isPending} />;
 }
 
 function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline; limit: number }) {

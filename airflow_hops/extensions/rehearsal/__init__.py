@@ -1,0 +1,1 @@
+"""Rehearsals of a model's monitor."""

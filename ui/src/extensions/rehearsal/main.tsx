@@ -1,0 +1,1 @@
+export { RehearsalTab as default } from "src/extensions/rehearsal/RehearsalTab";
