@@ -1,0 +1,1 @@
+"""The command that rehearses a monitor."""

@@ -1,0 +1,167 @@
+"""Requirements on a rehearsal, by which a pipeline's checks fail if its monitor would not notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.names import check_known
+from airflow_hops.extensions.rehearsal.core.rehearsal import Rehearsal, RehearsedFault
+
+_SECONDS = {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 365 * 86_400.0}
+_REQUIREMENT = re.compile(
+    r"(?P<feature>.*?)\s*:\s*(?P<fault>\w+)(?:\s+(?P<size>[\d.]+)\s*(?P<unit>%|sd|times))?"
+    r"(?:\s+within\s+(?P<count>[\d.]+)\s+(?P<time>hour|day|week|month)s?)?"
+)
+_RATE = re.compile(r"(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
+_UNITS = {"share": "%", "sd": "sd", "factor": "times"}
+
+
+class RequirementsFailed(BadInput):
+    """A monitor does not find what it should, or has too many false alarms.
+
+    ``failed`` are the requirements that do not hold, each with what was found instead.
+
+    Example:
+        >>> from airflow_hops.extensions.rehearsal import RequirementsFailed
+        >>> RequirementsFailed(["amount: units within 1 day: not found"]).failed
+        ('amount: units within 1 day: not found',)
+    """
+
+    def __init__(self, failed: Sequence[str]) -> None:
+        self.failed = tuple(failed)
+        super().__init__("the monitor does not hold what is required: " + "; ".join(failed))
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A fault that must be found.
+
+    Attributes:
+        text: As it was written.
+        size: Largest size that may be needed; None for any that is found.
+        within_s: Seconds after which it must be found at the latest; None for any time.
+    """
+
+    text: str
+    feature: str
+    fault: str
+    size: float | None
+    unit: str
+    within_s: float | None
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        """Reads a requirement, such as "plan: missing 20% within 2 days".
+
+        Raises:
+            BadInput: the text has another form.
+        """
+        match = _REQUIREMENT.fullmatch(text.strip())
+        if match is None:
+            raise InvalidArgument(
+                "require",
+                text,
+                ", expected FEATURE: FAULT [SIZE%|SIZE sd|SIZE times] [within N hours|days|weeks], such as "
+                "'amount: units within 1 day'",
+            )
+        size = None if match["size"] is None else _number("require", text, match["size"])
+        within = None if match["count"] is None else _number("require", text, match["count"]) * _SECONDS[match["time"]]
+        share = size / 100 if size is not None and match["unit"] == "%" else size
+        return cls(text.strip(), match["feature"], match["fault"], share, match["unit"] or "", within)
+
+    def failure(self, report: Rehearsal) -> str | None:
+        """Returns what was found instead; None if the requirement holds.
+
+        Raises:
+            BadInput: the rehearsal has no such feature or fault, or its sizes have another unit.
+        """
+        check_known("require: feature", self.feature, dict.fromkeys(each.feature for each in report.faults))
+        own = {each.fault: each for each in report.faults if each.feature == self.feature}
+        check_known(f"require: fault of {self.feature!r}", self.fault, own)
+        found = own[self.fault]
+        if self.unit and self.unit != _UNITS[found.unit]:
+            raise InvalidArgument("require", self.text, f", expected a size in {_UNITS[found.unit]!r}")
+        if found.size is None:
+            return f"{self.text}: not found, up to {found.words}"
+        if self.size is not None and found.size > self.size:
+            return f"{self.text}: found only from {found.words} on"
+        if found.after is None:
+            return f"{self.text}: not found within {len(report.windows)} comparisons"
+        wait_s = found.after * report.every_s
+        if self.within_s is not None and wait_s > self.within_s:
+            return f"{self.text}: found after {duration(wait_s)}, from {found.words} on"
+        return None
+
+
+def failures(report: Rehearsal, require: Sequence[str], false_alarms: str | None = None) -> list[str]:
+    """Returns the requirements that a rehearsal does not hold, each with what was found instead.
+
+    Args:
+        report: The rehearsal.
+        require: Faults that must be found (:class:`Requirement`).
+        false_alarms: Most comparisons of unchanged rows that may say otherwise, such as "1/month".
+
+    Raises:
+        BadInput: a requirement has another form, or names what was not rehearsed.
+    """
+    result = [failure for text in require if (failure := Requirement.parse(text).failure(report))]
+    if false_alarms is not None:
+        count, span_s = _rate(false_alarms)
+        expected = report.false_alarms[0] * span_s / report.every_s
+        if expected > count:
+            result.append(
+                f"false alarms {false_alarms}: {expected:.3g} are expected, as {100 * report.false_alarms[0]:.3g}% of "
+                f"{len(report.windows)} unchanged windows are not stable"
+            )
+    return result
+
+
+def check_requirements(require: Sequence[str], false_alarms: str | None) -> None:
+    """Checks the form of requirements, before anything runs. Raises BadInput like :func:`failures`."""
+    for text in require:
+        Requirement.parse(text)
+    if false_alarms is not None:
+        _rate(false_alarms)
+
+
+def duration(seconds: float) -> str:
+    """Returns a length of time in words, such as "2 days"."""
+    unit = "day" if seconds >= 2 * _SECONDS["hour"] * 12 or seconds % _SECONDS["day"] == 0 else "hour"
+    number = float(f"{seconds / _SECONDS[unit]:.3g}")
+    return f"{number:g} {unit}{'' if number == 1 else 's'}"
+
+
+def row_of(found: RehearsedFault, report: Rehearsal) -> tuple[str, ...]:
+    """Returns a fault in words: feature, fault, smallest change, time, what it is called, retraining, what slips by."""
+    size = found.words if found.size is not None else f"not found, up to {found.words}"
+    after = "" if found.after is None else duration(found.after * report.every_s)
+    scale, unit = (1.0, "") if report.problem == "regression" else (100.0, " points")
+    effect = "?" if found.effect is None else f"{scale * found.effect:.3g}{unit}"
+    loss = "" if found.loss is None or not report.metric else f", {report.metric} {found.loss:+.3g}"
+    called = (found.cause or found.verdict).replace("_", " ")
+    return (
+        found.feature or "(rows)",
+        found.fault,
+        size,
+        after,
+        called,
+        "yes" if found.retraining else "no",
+        effect + loss,
+    )
+
+
+def _rate(text: str) -> tuple[float, float]:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument("false_alarms", text, ", expected N/day, N/week, N/month or N/year, such as '1/month'")
+    return _number("false_alarms", text, match["count"]), _SECONDS[match["time"]]
+
+
+def _number(argument: str, text: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise InvalidArgument(argument, text, f": {number!r} is not a number") from None
