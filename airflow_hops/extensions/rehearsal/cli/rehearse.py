@@ -30,7 +30,7 @@ from airflow_hops.runner.runtime import RuntimeHook
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
 _UNITS_S = {"h": 3_600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _HEAD = ("feature", "fault", "smallest change found", "after", "called", "retrains", "slips through, at most")
-_NARROW = 60
+_NARROW, _SHOWN = 60, 30
 
 
 @suppress_logs_and_warning
@@ -82,7 +82,7 @@ def lines_of(report: Rehearsal, width: int) -> Iterator[str]:
             if feature.advice:
                 yield f"  {feature.advice}"
     yield ""
-    rows = [_HEAD, *(row_of(found, report) for found in report.faults)]
+    rows = [_HEAD, *(row_of(found, report) for found in report.faults[:_SHOWN])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     if sum(widths) + 2 * len(widths) <= max(width, _NARROW):
         yield from (
@@ -92,6 +92,8 @@ def lines_of(report: Rehearsal, width: int) -> Iterator[str]:
         for row in rows[1:]:
             yield f"{row[0]}: {row[2]}"
             yield "  " + "; ".join(f"{name} {cell}" for name, cell in zip(_HEAD[3:], row[3:], strict=True) if cell)
+    if len(report.faults) > _SHOWN:
+        yield f"… and {len(report.faults) - _SHOWN} more, which move predictions by less: in the report"
     for note in report.notes:
         yield f"\nNote: {note}"
 

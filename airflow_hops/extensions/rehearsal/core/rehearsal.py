@@ -165,7 +165,8 @@ class Rehearsal(JsonFields):
         cost_core_s: CPU seconds of the run that trained the model, what a retraining costs; None if unknown.
         windows: Unchanged windows, oldest first.
         features: Features, those that need advice first.
-        faults: Faults, by what slips through: the largest effect first.
+        faults: Faults, by what slips through: those that nothing finds and whose effect is not known first, then the
+            largest effect.
         notes: What was not rehearsed, in sentences.
     """
 

@@ -83,7 +83,7 @@ class Fault:
 
     def described(self, size: float) -> str:
         """Describes the fault of a size."""
-        return self.words.format(size=f"{100 * size:.3g}%" if self.unit == SHARE else f"{size:.3g}")
+        return self.words.format(size=f"{100 * size:.3g}%" if self.unit == SHARE else f"{size:.4g}")
 
 
 def faults_of(reference: pa.Table, names: Sequence[str]) -> list[Fault]:

@@ -154,7 +154,7 @@ def rehearse(
         cost_core_s=_cost(trained),
         windows=tuple(windows),
         features=tuple(sorted(features, key=lambda each: _ORDER.index(each.state))),
-        faults=tuple(sorted(reported, key=lambda each: (-(each.effect or 0.0), each.size is not None))),
+        faults=tuple(sorted(reported, key=_by_what_slips_through)),
         notes=[*pool.notes, *effects.notes, *_notes(pool, often, policy)],
     )
 
@@ -201,6 +201,11 @@ def _reported(found: FaultFound, effects: Effects, monitor: Monitor) -> Rehearse
         effect=_short(effect),
         loss=_short(loss),
     )
+
+
+def _by_what_slips_through(fault: RehearsedFault) -> tuple[bool, float, bool]:
+    """Sorts faults that are never found and whose effect is not known first, then by effect."""
+    return fault.size is not None or fault.effect is not None, -(fault.effect or 0.0), fault.size is not None
 
 
 def _name_of(fault: Fault) -> str:
