@@ -37,6 +37,10 @@ export function FaultDrawer({ report, fault, onClose }: { report: Report; fault:
     ["95% interval", rangeInWords(fault)],
     ["After", fault.size === null ? "" : afterInWords(fault, report)],
     ["Called", fault.size === null ? "" : [calledOf(fault), stateInWords(fault.verdict)].join(", verdict: ")],
+    [
+      "A fault of the pipeline",
+      fault.fault_from === null ? "" : `from ${sizeInWords(fault.fault_from, fault.unit)} on`,
+    ],
     ["Retraining", `${fault.retraining ? "yes" : "no"}${fault.why && `: ${fault.why}`}`],
     ["What slips through", [effectInWords(fault, report), lossInWords(fault, report)].filter(Boolean).join("; ")],
   ];

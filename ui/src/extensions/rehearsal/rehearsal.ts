@@ -85,11 +85,13 @@ export function lossInWords({ loss, size }: Fault, { metric }: Report): string {
   return `${metricLabel(metric)} ${loss < 0 ? `worse by ${boundOf(size)} ${formatNumber(-loss, 2)}` : "no worse"}`;
 }
 
+/** What slips through of a fault: anything, if it is never found and its effect is not known. */
+const slipping = ({ effect, size }: Fault): number => effect ?? (size === null ? Number.MAX_VALUE : -1);
+
 /** The faults by what slips through, the most first; of equals those that are not found. */
 export const byEffect = (faults: readonly Fault[]): Fault[] =>
   faults.toSorted(
-    (one, other) =>
-      (other.effect ?? -1) - (one.effect ?? -1) || Number(other.size === null) - Number(one.size === null),
+    (one, other) => slipping(other) - slipping(one) || Number(other.size === null) - Number(one.size === null),
   );
 
 /** What would not be noticed, in two sentences: of the faults that are not found, and of the others. */
