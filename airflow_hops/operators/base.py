@@ -212,6 +212,8 @@ class HopsOperator(HopsTask):
     operator_extra_links: Collection[BaseOperatorLink] = (LINEAGE_LINK,)
     controls_server: ClassVar[bool] = False
     """Whether the step changes what the model server serves."""
+    has_asset: ClassVar[bool] = True
+    """Whether the task emits an event of an asset of its own with each artifact."""
     _left: LeftStep | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -244,7 +246,7 @@ class HopsOperator(HopsTask):
         if launcher_name is not None:
             check_known(f"{type(self).__name__} {self.task_id!r}: launcher_name", launcher_name, extensions(LAUNCHERS))
         dag = self.get_dag()
-        if self.output_kind and dag is not None:
+        if self.output_kind and self.has_asset and dag is not None:
             # Airflow 3.3: accepts only ASCII addresses, and silently drops DAGs with others.
             uri = f"hops://{quote(dag.dag_id)}/{quote(self.task_id)}"
             self._asset: Asset | None = Asset(name=f"{dag.dag_id}.{self.task_id}", uri=uri, group="hops")

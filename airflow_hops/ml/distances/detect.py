@@ -10,10 +10,10 @@ from typing import Any
 from zlib import crc32
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
+from airflow_hops.core.skew import INSUFFICIENT, SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.repeats import without_repeats
-from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
+from airflow_hops.ml.distances.report import FeatureSkew, SkewReport, verdict_of
 from airflow_hops.ml.distances.sides import Feature, Side, alike
 from airflow_hops.ml.distances.tfdv_measures import Measured, blind_measures, measured_by_tfdv
 from airflow_hops.ml.distances.windows import Nearest, OwnWindow, compare_windows, window_of
@@ -168,13 +168,8 @@ def compare_sides(
     judged, notes = prepared.judged()
     findings, thresholds = prepared.findings, prepared.thresholds
     features = dict(sorted((decide(judged, test) | findings).items(), key=lambda item: item[1].rank))
-    verdict = STABLE
-    if current.rows < test.rows_needed:
-        verdict = INSUFFICIENT
-    elif any(skew.drifted for skew in features.values()):
-        verdict = PIPELINE_FAULT if any(skew.fault for skew in features.values()) else DRIFT
     return SkewReport(
-        verdict=verdict,
+        verdict=INSUFFICIENT if current.rows < test.rows_needed else verdict_of(features.values()),
         features=features,
         rows_reference=reference.rows,
         rows_current=current.rows,

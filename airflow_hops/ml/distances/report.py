@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_hops.core.json_fields import finite
-from airflow_hops.core.skew import INSUFFICIENT, Cause, SkewVerdict
+from airflow_hops.core.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, Cause, SkewVerdict
 from airflow_hops.ml.distances.causes import FAULTS, MISSING_FAULT
 
 
@@ -154,6 +154,12 @@ class SkewReport:
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([head, *lines])
+
+
+def verdict_of(features: Iterable[FeatureSkew]) -> SkewVerdict:
+    """Returns the verdict of a comparison of enough rows."""
+    drifted = [skew for skew in features if skew.drifted]
+    return STABLE if not drifted else PIPELINE_FAULT if any(skew.fault for skew in drifted) else DRIFT
 
 
 def _cells(skew: FeatureSkew) -> tuple[str, ...]:

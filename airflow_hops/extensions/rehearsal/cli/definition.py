@@ -7,7 +7,6 @@ from airflow_hops.cli.arguments import ARG_VERBOSE, STORE_CONNECTION, Arg, CLICo
 _ARGUMENTS = (
     option("model", "Name of the served model"),
     option("--every", "Length of a window, such as 1d or 6h (default: as the monitor compares)", metavar="TIME"),
-    option("--windows", "Most windows of unchanged rows (default: 30)", type=int, default=30, metavar="N"),
     option("--tries", "Windows that each fault is planted into (default: 60)", type=int, default=60, metavar="N"),
     repeated("--feature", "Feature to plant faults into (default: all; can be repeated)", metavar="FEATURE"),
     option("--rows", "Rows to plant faults into (default: captured, if any)", choices=("captured", "training")),
@@ -19,7 +18,6 @@ _ARGUMENTS = (
         metavar="REQUIREMENT",
     ),
     option("--false-alarms", "Most false alarms, such as 1/month", metavar="RATE"),
-    option("--seed", "Seed of all draws (default: 0)", type=int, default=0, metavar="N"),
     Arg(("-o", "--output"), metavar="FILE", help="Also write the report, as JSON, to this file"),
     STORE_CONNECTION,
     ARG_VERBOSE,

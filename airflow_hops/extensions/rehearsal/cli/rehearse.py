@@ -17,14 +17,14 @@ from airflow_hops.cli.terminal import print_warning, progress_console
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, InvalidArgument, StepFailed
 from airflow_hops.core.models.model_record import read_record
-from airflow_hops.core.monitor_reports import monitoring_reports, note_report
+from airflow_hops.core.monitor_reports import monitoring_reports
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.steps.protocol import Line, Output, StepSpec
 from airflow_hops.core.times import now, sortable
 from airflow_hops.extensions.rehearsal.core.rehearsal import REHEARSAL, Rehearsal, RehearsalOptions
 from airflow_hops.extensions.rehearsal.core.requirements import check_requirements, duration, failures, row_of
-from airflow_hops.extensions.rehearsal.operators import list_rehearsal
+from airflow_hops.extensions.rehearsal.operators import list_rehearsal, monitor_options
 from airflow_hops.runner.runtime import RuntimeHook
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
@@ -36,29 +36,27 @@ _NARROW, _SHOWN = 60, 30
 @suppress_logs_and_warning
 def rehearse(args: Namespace) -> None:
     """Rehearses a monitor, prints what it would find, and fails if a requirement does not hold."""
-    check_requirements(args.require, args.false_alarms)
+    require = [*args.require, *([f"false alarms: {args.false_alarms}"] if args.false_alarms else [])]
+    check_requirements(require)
     options = RehearsalOptions(
         args.model,
-        skew=_json(args.skew),
+        skew=None if args.skew is None else monitor_options(_json(args.skew)),
         policy=_policy(args.policy),
         every_s=_seconds(args.every),
-        windows=args.windows,
         tries=args.tries,
         features=args.feature or None,
         rows=args.rows,
-        seed=args.seed,
     )
     hook = RuntimeHook(args.hops_conn_id)
     artifact, producer = _run(hook, options)
-    report = list_rehearsal(hook, artifact)
-    note_report(hook.store, args.model, artifact, [report.version], None, producer)
+    report = list_rehearsal(hook.store, artifact, producer)
     if args.output:
         with staged(Path(args.output).expanduser()) as staging:
             staging.write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
     for line in lines_of(report, shutil.get_terminal_size((110, 24)).columns):
         print(line)
     print(f"\nReport: {artifact.uri}; also on the page Skew of {producer.dag_id!r}")
-    if failed := failures(report, args.require, args.false_alarms):
+    if failed := failures(report, require):
         raise SystemExit("\n".join(["", "Required, but it does not hold:", *(f"  {each}" for each in failed)]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import JsonFields, StepOptions
@@ -34,21 +34,26 @@ class RehearsalOptions(StepOptions):
     skew: Mapping[str, Any] | None = None
     policy: Mapping[str, Any] | None = None
     every_s: float | None = None
-    windows: int = 30
     tries: int = 60
     features: Sequence[str] | None = None
     rows: Rows | None = None
     seed: int = 0
 
+    MOST_WINDOWS: ClassVar[int] = 30
+    """Windows are read up to this number; further tries have rows of two of them."""
+
     def __post_init__(self) -> None:
         if self.every_s is not None and self.every_s <= 0:
             raise BadInput(f"every is {self.every_s} s, expected above 0")
-        if self.windows < 2:
-            raise InvalidArgument("windows", self.windows, ", expected at least 2")
         if self.tries < 5:
             raise InvalidArgument("tries", self.tries, ", expected at least 5")
         if self.rows not in (None, "captured", "training"):
             raise InvalidArgument("rows", self.rows, ", expected 'captured', 'training' or None")
+
+    @property
+    def windows(self) -> int:
+        """Returns the most windows to read."""
+        return min(self.tries, self.MOST_WINDOWS)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ _REQUIREMENT = re.compile(
     r"(?P<feature>.*?)\s*:\s*(?P<fault>\w+)(?:\s+(?P<size>[\d.]+)\s*(?P<unit>%|sd|times))?"
     r"(?:\s+within\s+(?P<count>[\d.]+)\s+(?P<time>hour|day|week|month)s?)?"
 )
-_RATE = re.compile(r"(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
+_RATE = re.compile(r"false alarms\s*:\s*(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
 _UNITS = {"share": "%", "sd": "sd", "factor": "times"}
 
 
@@ -65,10 +65,10 @@ class Requirement:
                 "require",
                 text,
                 ", expected FEATURE: FAULT [SIZE%|SIZE sd|SIZE times] [within N hours|days|weeks], such as "
-                "'amount: units within 1 day'",
+                "'amount: units within 1 day', or 'false alarms: 1/month'",
             )
-        size = None if match["size"] is None else _number("require", text, match["size"])
-        within = None if match["count"] is None else _number("require", text, match["count"]) * _SECONDS[match["time"]]
+        size = None if match["size"] is None else _number(text, match["size"])
+        within = None if match["count"] is None else _number(text, match["count"]) * _SECONDS[match["time"]]
         share = size / 100 if size is not None and match["unit"] == "%" else size
         return cls(text.strip(), match["feature"], match["fault"], share, match["unit"] or "", within)
 
@@ -96,35 +96,39 @@ class Requirement:
         return None
 
 
-def failures(report: Rehearsal, require: Sequence[str], false_alarms: str | None = None) -> list[str]:
+def failures(report: Rehearsal, require: Sequence[str]) -> list[str]:
     """Returns the requirements that a rehearsal does not hold, each with what was found instead.
 
     Args:
         report: The rehearsal.
-        require: Faults that must be found (:class:`Requirement`).
-        false_alarms: Most comparisons of unchanged rows that may say otherwise, such as "1/month".
+        require: Faults that must be found (:class:`Requirement`), and "false alarms: 1/month" for the most comparisons
+            of unchanged rows that may find something.
 
     Raises:
         BadInput: a requirement has another form, or names what was not rehearsed.
     """
-    result = [failure for text in require if (failure := Requirement.parse(text).failure(report))]
-    if false_alarms is not None:
-        count, span_s = _rate(false_alarms)
-        expected = report.false_alarms[0] * span_s / report.every_s
-        if expected > count:
-            result.append(
-                f"false alarms {false_alarms}: {expected:.3g} are expected, as {100 * report.false_alarms[0]:.3g}% of "
-                f"{len(report.windows)} unchanged windows are not stable"
-            )
-    return result
+    result = [
+        _alarms(report, text) if _RATE.match(text) else Requirement.parse(text).failure(report) for text in require
+    ]
+    return [failure for failure in result if failure]
 
 
-def check_requirements(require: Sequence[str], false_alarms: str | None) -> None:
+def check_requirements(require: Sequence[str]) -> None:
     """Checks the form of requirements, before anything runs. Raises BadInput like :func:`failures`."""
     for text in require:
-        Requirement.parse(text)
-    if false_alarms is not None:
-        _rate(false_alarms)
+        if not _RATE.match(text):
+            Requirement.parse(text)
+
+
+def _alarms(report: Rehearsal, text: str) -> str | None:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument("require", text, ", expected 'false alarms: N/day', or /week, /month or /year")
+    expected = report.false_alarms[0] * _SECONDS[match["time"]] / report.every_s
+    if expected <= _number(text, match["count"]):
+        return None
+    share = f"{100 * report.false_alarms[0]:.3g}% of {len(report.windows)} unchanged windows"
+    return f"{text}: {expected:.3g} are expected, as {share} are not stable"
 
 
 def duration(seconds: float) -> str:
@@ -153,15 +157,8 @@ def row_of(found: RehearsedFault, report: Rehearsal) -> tuple[str, ...]:
     )
 
 
-def _rate(text: str) -> tuple[float, float]:
-    match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidArgument("false_alarms", text, ", expected N/day, N/week, N/month or N/year, such as '1/month'")
-    return _number("false_alarms", text, match["count"]), _SECONDS[match["time"]]
-
-
-def _number(argument: str, text: str, number: str) -> float:
+def _number(text: str, number: str) -> float:
     try:
         return float(number)
     except ValueError:
-        raise InvalidArgument(argument, text, f": {number!r} is not a number") from None
+        raise InvalidArgument("require", text, f": {number!r} is not a number") from None

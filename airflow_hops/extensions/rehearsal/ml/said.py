@@ -22,9 +22,9 @@ from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.core.skew import DRIFT, STABLE, SkewProperties
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.rehearsal.core.rehearsal import FOUND, RehearsedWindow
-from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Try, verdict_of
+from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Try
 from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow
-from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.distances.report import FeatureSkew, verdict_of
 from airflow_hops.ml.skew.trained import Trained
 
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
@@ -197,4 +197,4 @@ def _usual(values: Sequence[str]) -> str:
 def _compared(features: Mapping[str, FeatureSkew]) -> _Comparison:
     drifted = {name: skew for name, skew in features.items() if skew.drifted}
     causes = {name: skew.cause for name, skew in drifted.items() if skew.cause}
-    return _Comparison(verdict_of(features), tuple(drifted), causes)
+    return _Comparison(verdict_of(features.values()), tuple(drifted), causes)

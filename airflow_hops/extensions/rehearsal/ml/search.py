@@ -12,7 +12,8 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.skew import DRIFT, PIPELINE_FAULT, STABLE, SkewOptions
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import SkewOptions
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.rehearsal.core.rehearsal import FOUND, PowerAtSize
 from airflow_hops.extensions.rehearsal.ml.faults import Fault, Target
@@ -20,7 +21,7 @@ from airflow_hops.extensions.rehearsal.ml.windows import RowsWindow, WindowPool,
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.detect import Prepared
 from airflow_hops.ml.distances.repeats import without_repeats
-from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.distances.report import FeatureSkew, verdict_of
 from airflow_hops.ml.distances.sides import Array, ReadValues, alike, alike_values, values_read
 from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.distances.windows import OwnWindow, compare_windows
@@ -211,7 +212,7 @@ class Rehearsing:
             explained = list[str](), list[str]()
             for one, place in zip(tries[:_EXPLAINED], places, strict=False):
                 new = self.decided(fault, one, fault.sizes[place], explained=True) if place < len(fault.sizes) else []
-                explained[0].append((PIPELINE_FAULT if any(each.fault for each in new) else DRIFT) if new else "")
+                explained[0].append(verdict_of(new) if new else "")
                 explained[1].append(str(new[0].cause) if new else "")
 
             def is_fault(one: Try, size: float) -> bool:
@@ -260,12 +261,6 @@ def share_of(count: int, total: int) -> tuple[float, float, float]:
     return round(p, 6), round(max(0.0, low), 6), round(min(1.0, high), 6)
 
 
-def verdict_of(features: Mapping[str, FeatureSkew]) -> str:
-    """Returns the verdict of a comparison of enough rows."""
-    drifted = [skew for skew in features.values() if skew.drifted]
-    return STABLE if not drifted else PIPELINE_FAULT if any(skew.fault for skew in drifted) else DRIFT
-
-
 def _crossing(sizes: Sequence[float], shares: Sequence[float]) -> float | None:
     """Returns the size from which on the power is 80%, between sizes on a logarithmic scale."""
     place = next((place for place, share in enumerate(shares) if share >= FOUND), None)
@@ -311,9 +306,7 @@ def _target(windows: Sequence[RowsWindow], number: int, seed: int) -> Target:
     return Target(rows, earlier.take(pa.array(taken)), random.permutation(len(rows)))
 
 
-def _no_sample(trained: Trained) -> Exception:
-    from airflow_hops.core.errors import BadInput
-
+def _no_sample(trained: Trained) -> BadInput:
     return BadInput(
         f"{trained.origin.statistics}: has no sample of rows, so that there is nothing to plant faults beside; compute "
         "the statistics again with StatisticsOperator"

@@ -213,7 +213,6 @@ def test_flipped_labels_are_found_by_the_performance_alone(shop: Shop) -> None:
     [
         ({"features": ["plans"]}, "features is 'plans', expected one of .*did you mean 'plan'"),
         ({"tries": 1}, "tries is 1, expected at least 5"),
-        ({"windows": 1}, "windows is 1, expected at least 2"),
         ({"rows": "all"}, "rows is 'all', expected 'captured', 'training' or None"),
         ({"skew": {"alhpa": 0.1}}, "skew is 'alhpa', expected one of .*did you mean 'alpha'"),
         ({"policy": {"kind": "drift"}}, "policy"),
