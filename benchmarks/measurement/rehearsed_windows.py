@@ -92,23 +92,23 @@ def proof(options: dict[str, Any], number: int) -> dict[str, Any]:
     rehearsing = Rehearsing(trained, pool, skew, options["tries"])
     faults = faults_of(rehearsing.reference, rehearsing.names)
     chosen = np.random.default_rng(number).permutation(len(faults))[: options["faults"]]
-    found = rehearsing.search([faults[place] for place in sorted(chosen)], lambda share: None)
+    searched = rehearsing.search([faults[place] for place in sorted(chosen)], lambda share: None)
     new = pool_of(population, 500, max(options["real"], options["unchanged"]), options["rows"])
     real = Rehearsing(trained, new, skew, len(new.windows))
-    places = [None if each.smallest()[0] is None else _place_of(each) for each in found]
+    places = [None if each.smallest()[0] is None else _place_of(each) for each in searched]
 
     def share(place: int) -> Any:
-        each, at_size = found[place], places[place]
+        each, at_size = searched[place], places[place]
         if at_size is None:
             return None
         size = each.fault.sizes[at_size]
         hits = [bool(real.decided(each.fault, one, size)) for one in real.tries[: options["real"]]]
         return {
             "fault": f"{each.fault.features[0]}: {each.fault.kind}", "size": size,
-            "predicted": each.curve()[at_size].found, "real": float(np.mean(hits)),
+            "predicted": each.curve()[at_size].power, "real": float(np.mean(hits)),
         }  # fmt: skip
 
-    cells = fork_parts(real.processes, share, list(range(len(found))), lambda ended: None)
+    cells = fork_parts(real.processes, share, list(range(len(searched))), lambda ended: None)
     sides = rehearsing.tries[: options["windows"]], real.tries[: options["unchanged"]]
     alarms = [float(np.mean([bool(one.drifted) for one in each])) for each in sides]
     cells = [cell for cell in cells if cell]
@@ -116,7 +116,7 @@ def proof(options: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _place_of(found: FaultFound) -> int:
-    shares = [abs(each.found[0] - _POWER) for each in found.curve()]
+    shares = [abs(each.power[0] - _POWER) for each in found.curve()]
     return shares.index(min(shares))
 
 

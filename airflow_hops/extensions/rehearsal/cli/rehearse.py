@@ -80,7 +80,7 @@ def lines_of(report: Rehearsal, width: int) -> Iterator[str]:
             if feature.advice:
                 yield f"  {feature.advice}"
     yield ""
-    rows = [_HEAD, *(row_of(found, report) for found in report.faults[:_SHOWN])]
+    rows = [_HEAD, *(row_of(fault, report) for fault in report.faults[:_SHOWN])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     if sum(widths) + 2 * len(widths) <= max(width, _NARROW):
         yield from (

@@ -61,7 +61,7 @@ class PowerAtSize(JsonFields):
     """Share of the tries in which a change of one size is found, with its 95% interval."""
 
     size: float
-    found: Interval
+    power: Interval
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ _REQUIREMENT = re.compile(
     r"(?P<feature>.*?)\s*:\s*(?P<fault>\w+)(?:\s+(?P<size>[\d.]+)\s*(?P<unit>%|sd|times))?"
     r"(?:\s+within\s+(?P<count>[\d.]+)\s+(?P<time>hour|day|week|month)s?)?"
 )
-_RATE = re.compile(r"false alarms\s*:\s*(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
+_ALARMS = "false alarms"
+_RATE = re.compile(rf"{_ALARMS}\s*:\s*(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
+ROWS = "rows"
+"""Name of whole rows among the features."""
 _UNITS = {"share": "%", "sd": "sd", "factor": "times"}
 
 
@@ -78,21 +81,26 @@ class Requirement:
         Raises:
             BadInput: the rehearsal has no such feature or fault, or its sizes have another unit.
         """
-        check_known("require: feature", self.feature, dict.fromkeys(each.feature for each in report.faults))
-        own = {each.fault: each for each in report.faults if each.feature == self.feature}
+        states = {each.name: each for each in report.features}
+        own = {each.fault: each for each in report.faults if (each.feature or ROWS) == self.feature}
+        check_known(
+            "require: feature", self.feature, dict.fromkeys([*states, *(f.feature or ROWS for f in report.faults)])
+        )
+        if not own:
+            return f"{self.text}: no fault was planted: {states[self.feature].because}"
         check_known(f"require: fault of {self.feature!r}", self.fault, own)
-        found = own[self.fault]
-        if self.unit and self.unit != _UNITS[found.unit]:
-            raise InvalidArgument("require", self.text, f", expected a size in {_UNITS[found.unit]!r}")
-        if found.size is None:
-            return f"{self.text}: not found, up to {found.words}"
-        if self.size is not None and found.size > self.size:
-            return f"{self.text}: found only from {found.words} on"
-        if found.after is None:
+        result = own[self.fault]
+        if self.unit and self.unit != _UNITS[result.unit]:
+            raise InvalidArgument("require", self.text, f", expected a size in {_UNITS[result.unit]!r}")
+        if result.size is None:
+            return f"{self.text}: not found, up to {result.words}"
+        if self.size is not None and result.size > self.size:
+            return f"{self.text}: found only from {result.words} on"
+        if result.after is None:
             return f"{self.text}: not found within {len(report.windows)} comparisons"
-        wait_s = found.after * report.every_s
+        wait_s = result.after * report.every_s
         if self.within_s is not None and wait_s > self.within_s:
-            return f"{self.text}: found after {duration(wait_s)}, from {found.words} on"
+            return f"{self.text}: found after {duration(wait_s)}, from {result.words} on"
         return None
 
 
@@ -107,16 +115,15 @@ def failures(report: Rehearsal, require: Sequence[str]) -> list[str]:
     Raises:
         BadInput: a requirement has another form, or names what was not rehearsed.
     """
-    result = [
-        _alarms(report, text) if _RATE.match(text) else Requirement.parse(text).failure(report) for text in require
-    ]
-    return [failure for failure in result if failure]
+    alarms = [_alarms(report, text) for text in require if text.startswith(_ALARMS)]
+    faults = [Requirement.parse(text).failure(report) for text in require if not text.startswith(_ALARMS)]
+    return [failure for failure in (*faults, *alarms) if failure]
 
 
 def check_requirements(require: Sequence[str]) -> None:
     """Checks the form of requirements, before anything runs. Raises BadInput like :func:`failures`."""
     for text in require:
-        if not _RATE.match(text):
+        if not text.startswith(_ALARMS):
             Requirement.parse(text)
 
 
@@ -147,7 +154,7 @@ def row_of(found: RehearsedFault, report: Rehearsal) -> tuple[str, ...]:
     loss = "" if found.loss is None or not report.metric else f", {report.metric} {found.loss:+.3g}"
     called = (found.cause or found.verdict).replace("_", " ")
     return (
-        found.feature or "(rows)",
+        found.feature or ROWS,
         found.fault,
         size,
         after,

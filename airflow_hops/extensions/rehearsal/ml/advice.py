@@ -127,9 +127,9 @@ class Adviser:
         """Returns in words from where on a fault is found otherwise, if it then no longer moves predictions much."""
         rehearsing = Rehearsing(self.trained, pool, skew, _TRIES, self.seed)
         again = rehearsing.search([worst.fault], lambda share: None)[0]
-        size, before = again.smallest()[0], worst.smallest()[0]
+        size, formerly = again.smallest()[0], worst.smallest()[0]
         spread, effect = self.effects.spread, self.slips(again)[1]
-        if size is None or (before is not None and size >= before):
+        if size is None or (formerly is not None and size >= formerly):
             return ""
         is_little = spread is None or effect is None or effect <= MUCH * spread
         return worst.fault.described(size) if is_little else ""

@@ -179,10 +179,10 @@ def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Lab
     examples = trained.store.manifest(uri).inputs.get("examples", ())
     if not examples:
         raise BadInput(f"{uri}: names no examples")
-    of = ExamplesProperties.of(trained.store.manifest(examples[0].uri))
-    split = next((name for name in of.splits if name != TRAIN), None)
+    known_of = ExamplesProperties.of(trained.store.manifest(examples[0].uri))
+    split = next((name for name in known_of.splits if name != TRAIN), None)
     label = properties.label
-    target = next((each for each in of.target.all if each.label == label), None)
+    target = next((each for each in known_of.target.all if each.label == label), None)
     if split is None or label is None or target is None:
         raise BadInput(f"{examples[0].uri} has no held-out split with the model's label {label!r}")
     names = class_names({CANDIDATE: served}, {CANDIDATE: properties}, target)

@@ -45,12 +45,12 @@ def rehearse_labels(
     if watching is None:
         return [replace(reported, why="the policy does not watch the performance")]
     measured = [effects.measured(watching, rows, size, number) for number in range(len(pool.windows))]
-    said = monitor.of_labels([each for each in measured if each is not None])
-    retraining = said.retraining and smallest is not None
-    after = said.after if smallest is not None else None
+    decided = monitor.of_labels([each for each in measured if each is not None])
+    retraining = decided.retraining and smallest is not None
+    after = decided.after if smallest is not None else None
     return [
         replace(
             reported, curve=result.curve(), after=after, verdict="performance" * retraining, retraining=retraining,
-            why=said.why,
+            why=decided.why,
         )
     ]  # fmt: skip

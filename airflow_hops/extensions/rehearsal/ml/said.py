@@ -104,11 +104,11 @@ class Monitor:
 
     def of(self, found: FaultFound, size: float, effect: float | None) -> Said:
         """Returns what is said of a fault of a size that moves a prediction by ``effect`` on average."""
-        hits, said = found.is_found(size), len(found.verdicts)
+        hits, explained = found.is_found(size), len(found.verdicts)
         named = found.fault.features[:1] or ("rows",)
         comparisons, turned = [], [bool(hits[number % len(hits)]) for number in range(len(self._tries))]
         for number, (one, hit) in enumerate(zip(self._tries, turned, strict=True)):
-            comparison, place = _compared(one.unchanged), number % said
+            comparison, place = _compared(one.unchanged), number % explained
             if hit:
                 verdict, cause = found.verdicts[place] or DRIFT, found.causes[place]
                 drifted = tuple(dict.fromkeys([*named, *comparison.drifted]))
@@ -161,7 +161,7 @@ class Monitor:
             yield previous
 
     def _situation(self, comparison: _Comparison, place: int) -> Situation:
-        at = self._begin + place * self._every
+        time = self._begin + place * self._every
         skew = SkewProperties(
             verdict=comparison.verdict,  # type: ignore[arg-type]
             drifted=comparison.drifted,
@@ -169,21 +169,21 @@ class Monitor:
             effects=comparison.effects,
             reference=self._trained.origin,
             scores=dict.fromkeys(self._trained.types, (None, None)),
-            window_end=at.isoformat(),
+            window_end=time.isoformat(),
         )
         known: dict[str, Any] = {"unmeasured": _NO_LABELS}
         if comparison.measured is not None:
             properties = comparison.measured.to_dict()
             known = {"measured": Artifact("rehearsal", "performance", "", properties=properties)}
         return Situation(
-            at,
+            time,
             "data",
             skew,
             ("rehearsal", hashlib.sha256(f"{place}".encode()).hexdigest()),
             rows=self._windows[place % len(self._windows)].rows,
-            span=((at - self._every).isoformat(), at.isoformat()),
+            span=((time - self._every).isoformat(), time.isoformat()),
             trained_until=self._until,
-            now=at,
+            now=time,
             **known,
         )
 

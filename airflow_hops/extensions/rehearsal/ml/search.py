@@ -94,7 +94,7 @@ class FaultFound:
     def smallest(self) -> tuple[float | None, tuple[float | None, float | None]]:
         """Returns the size that is found in 80% of the tries, and its 95% interval; None beyond the sizes."""
         curve = self.curve()
-        shares = [[each.found[part] for each in curve] for part in (0, 2, 1)]
+        shares = [[each.power[part] for each in curve] for part in (0, 2, 1)]
         size, low, high = (_crossing(self.fault.sizes, each) for each in shares)
         return size, (low, high)
 

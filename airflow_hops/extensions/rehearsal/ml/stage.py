@@ -121,21 +121,21 @@ def rehearse(
         faults += faults_of_rows(compared, rehearsing.reference)
     words = f"planting {len(faults)} faults into {options.tries} windows"
     context.progress(_READ, words)
-    found = rehearsing.search(faults, lambda share: context.progress(_READ + (_SEARCHED - _READ) * share, words))
+    searched = rehearsing.search(faults, lambda share: context.progress(_READ + (_SEARCHED - _READ) * share, words))
     effects = Effects(trained, pool.windows[-1].sample)
-    pairs = _pairs(found, effects)
-    found += rehearsing.search(pairs, lambda share: None)
+    pairs = _pairs(searched, effects)
+    searched += rehearsing.search(pairs, lambda share: None)
     monitor = Monitor(trained, policy, pool.windows, tries, pool.every_s)
     reported = []
-    for number, each in enumerate(found):
+    for number, each in enumerate(searched):
         reported.append(_reported(each, effects, monitor))
-        context.progress(_SEARCHED + 0.1 * (number + 1) / len(found), "measuring what slips through")
-    reported += _slow(found, reported, effects, pool.every_s)
+        context.progress(_SEARCHED + 0.1 * (number + 1) / len(searched), "measuring what slips through")
+    reported += _slow(searched, reported, effects, pool.every_s)
     reported += rehearse_labels(effects, monitor, policy, options, pool)
     adviser = Adviser(trained, pool, skew, rehearsing, effects, options.seed)
     features = list[RehearsedFeature]()
     for number, name in enumerate(names):
-        own = [each for each in found if each.fault.features[:1] == (name,) and len(each.fault.features) == 1]
+        own = [each for each in searched if each.fault.features[:1] == (name,) and len(each.fault.features) == 1]
         features.append(adviser.feature(name, own))
         context.progress(0.9 + 0.1 * (number + 1) / len(names), "looking for better thresholds")
     windows = monitor.unchanged()
@@ -182,7 +182,7 @@ def _reported(found: FaultFound, effects: Effects, monitor: Monitor) -> Rehearse
     fault, (smallest, interval) = found.fault, found.smallest()
     size = fault.sizes[-1] if smallest is None else smallest
     effect, loss = effects.of(fault, size)
-    said = monitor.of(found, size, effect)
+    decided = monitor.of(found, size, effect)
     return RehearsedFault(
         feature=_name_of(fault),
         fault=fault.kind,
@@ -193,11 +193,11 @@ def _reported(found: FaultFound, effects: Effects, monitor: Monitor) -> Rehearse
         words=fault.described(size),
         fault_from=found.fault_from(),
         curve=found.curve(),
-        after=said.after if smallest is not None else None,
-        verdict=said.verdict,
-        cause=said.cause,
-        retraining=said.retraining and smallest is not None,
-        why=said.why,
+        after=decided.after if smallest is not None else None,
+        verdict=decided.verdict,
+        cause=decided.cause,
+        retraining=decided.retraining and smallest is not None,
+        why=decided.why,
         effect=_short(effect),
         loss=_short(loss),
     )

@@ -57,15 +57,15 @@ def planted(shop: Shop, fault: RehearsedFault, size: float, windows: int, rows: 
         each for each in faults_of(reference.sample, ["tenure", "plan", "amount", "calls"])
         if each.kind == fault.fault and each.features[0] == fault.feature
     )  # fmt: skip
-    random, found = np.random.default_rng(7), 0
+    random, hits = np.random.default_rng(7), 0
     for _ in range(windows):
         table = draw(random, rows).drop(["left"])
         columns = plant.plant(Target(table, table, random.permutation(rows)), size)
         for name, column in columns.items():
             table = table.set_column(table.column_names.index(name), name, column)
         drifted = compare_sides(reference, side_of(table), schema, SkewOptions(model_name="churn")).drifted
-        found += bool(set(drifted) & set(columns))
-    return found / windows
+        hits += bool(set(drifted) & set(columns))
+    return hits / windows
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_sizes_that_are_found_are_found_in_new_windows(shop: Shop, report: Rehea
     assert planted(shop, result, 1.3 * result.size, 20, rows) >= 0.8
     assert planted(shop, result, result.size / 1.5, 20, rows) <= 0.8
     at_size = next(each for each in result.curve if each.size >= result.size)
-    assert at_size.found[0] == pytest.approx(planted(shop, result, at_size.size, 40, rows), abs=0.25)
+    assert at_size.power[0] == pytest.approx(planted(shop, result, at_size.size, 40, rows), abs=0.25)
 
 
 def test_report_tells_sizes_times_and_decisions(report: Rehearsal) -> None:
@@ -199,13 +199,13 @@ def test_flipped_labels_are_found_by_the_performance_alone(shop: Shop) -> None:
     without = fault_of(shop.rehearse(base, tries=5, features=["plan"]), "", "labels")
     assert (without.size, without.why) == (None, "the policy does not watch the performance")
     policy = {"kind": "policy", "when": {"kind": "performance", "metric": "auc", "drop": 0.0}}
-    found = fault_of(shop.rehearse(base, tries=10, features=["plan"], policy=policy), "", "labels")
-    assert found.size is not None
-    assert found.size < 0.3
-    assert found.retraining
-    assert found.after in (1, 2)
-    assert found.loss is not None
-    assert found.loss < 0
+    flipped = fault_of(shop.rehearse(base, tries=10, features=["plan"], policy=policy), "", "labels")
+    assert flipped.size is not None
+    assert flipped.size < 0.3
+    assert flipped.retraining
+    assert flipped.after in (1, 2)
+    assert flipped.loss is not None
+    assert flipped.loss < 0
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ export function FaultDrawer({ report, fault, onClose }: { report: Report; fault:
             rowKey={({ size }) => size}
             columns={[
               { label: "Size", end: true, cell: ({ size }) => sizeInWords(size, fault.unit) },
-              { label: "Found", end: true, cell: ({ found }) => shareInWords(found) },
+              { label: "Found", end: true, cell: ({ power }) => shareInWords(power) },
             ]}
           />
         </chakra.details>
@@ -83,7 +83,7 @@ export function FaultDrawer({ report, fault, onClose }: { report: Report; fault:
 
 const powerInWords = (fault: Fault): string =>
   `Share of the tries in which ${kindOf(fault)} of ${subjectOf(fault)} is found: ` +
-  fault.curve.map(({ size, found }) => `${formatPercent(found[0], 2)} at ${sizeInWords(size, fault.unit)}`).join(", ");
+  fault.curve.map(({ size, power }) => `${formatPercent(power[0], 2)} at ${sizeInWords(size, fault.unit)}`).join(", ");
 
 const BAND = { type: "line", symbol: "none", silent: true, lineStyle: { opacity: 0 }, tooltip: { show: false } };
 
@@ -106,12 +106,12 @@ function powerOption({ curve, unit }: Fault, alarms: readonly (number | null)[],
     yAxis: { type: "value", min: 0, max: 1, axisLabel: { formatter: (share: number) => formatPercent(share) } },
     series: [
       ...band("alarms", [level(alarms[1]), level(alarms[2])], theme.series[1]),
-      ...band("interval", [curve.map(({ found }) => found[1] ?? 0), curve.map(({ found }) => found[2] ?? 0)], color),
+      ...band("interval", [curve.map(({ power }) => power[1] ?? 0), curve.map(({ power }) => power[2] ?? 0)], color),
       {
         type: "line",
         name: "found",
         color,
-        data: curve.map(({ found }) => found[0]),
+        data: curve.map(({ power }) => power[0]),
         markLine: {
           symbol: "none",
           silent: true,
