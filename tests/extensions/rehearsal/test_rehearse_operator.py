@@ -50,7 +50,7 @@ def test_step_gets_options_of_monitor_and_policy() -> None:
         task_id="r", model_name="churn", every=timedelta(hours=6), policy=policy, skew=skew, features=("plan",)
     )
     options = RehearsalOptions(**task.step_params({}))
-    assert (options.every_s, options.features, options.windows) == (21_600.0, ["plan"], 30)
+    assert (options.every_s, options.features) == (21_600.0, ["plan"])
     assert RetrainingPolicy.from_dict(options.policy) == policy
     assert options.skew == {"alpha": 0.05, "silent_after_s": DAY_S}
 

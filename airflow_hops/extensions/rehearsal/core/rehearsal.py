@@ -39,8 +39,8 @@ class RehearsalOptions(StepOptions):
     rows: Rows | None = None
     seed: int = 0
 
-    MOST_WINDOWS: ClassVar[int] = 30
-    """Windows are read up to this number; further tries have rows of two of them."""
+    WINDOWS: ClassVar[int] = 30
+    """Most windows that are read; further tries have rows of two of them."""
 
     def __post_init__(self) -> None:
         if self.every_s is not None and self.every_s <= 0:
@@ -49,11 +49,6 @@ class RehearsalOptions(StepOptions):
             raise InvalidArgument("tries", self.tries, ", expected at least 5")
         if self.rows not in (None, "captured", "training"):
             raise InvalidArgument("rows", self.rows, ", expected 'captured', 'training' or None")
-
-    @property
-    def windows(self) -> int:
-        """Returns the most windows to read."""
-        return min(self.tries, self.MOST_WINDOWS)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def read_windows(context: StepContext, trained: Trained, skew: SkewOptions, opti
     Raises:
         BadInput: there are fewer than two windows with enough rows.
     """
-    compared, rows = _recorded(context, trained, options.windows)
+    compared, rows = _recorded(context, trained, options.WINDOWS)
     ends = [as_utc(each.end).timestamp() for each in compared]
     gaps = [later - earlier for earlier, later in itertools.pairwise(ends) if later > earlier]
     every_s = options.every_s or (median(gaps) if gaps else _DAY_S)
@@ -101,7 +101,7 @@ def read_windows(context: StepContext, trained: Trained, skew: SkewOptions, opti
     if options.rows != "training":
         names = [*trained.types, *_further(trained, skew)]
         groups = list(_groups(context, trained, compared, every_s, options))
-        windows = [*_captured(groups, names, skew.rows_needed)][-options.windows :]
+        windows = [*_captured(groups, names, skew.rows_needed)][-options.WINDOWS :]
         if len(windows) < 2 and (options.rows == "captured" or context.has_input("captured")):
             raise BadInput(
                 f"{len(windows)} windows of captured requests of {options.model_name!r} have the "
@@ -163,7 +163,7 @@ def _groups(
         newest = max((time for time, _ in timed), default=_EPOCH)
         chosen = []
         for place, group in itertools.groupby(timed, lambda each: int((newest - each[0]).total_seconds() // every_s)):
-            if place < 2 * options.windows:
+            if place < 2 * options.WINDOWS:
                 until = newest - timedelta(seconds=every_s * place)
                 since = until - timedelta(seconds=every_s)
                 chosen.append(([name for _, name in group], since.isoformat(), until.isoformat()))
@@ -192,7 +192,7 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
     if not examples:
         raise BadInput(f"{trained.origin.statistics}: names no examples, and there are no captured rows to rehearse on")
     properties = ExamplesProperties.of(trained.store.manifest(examples[0].uri))
-    time, parts, left = properties.time, list[pa.Table](), options.windows * size
+    time, parts, left = properties.time, list[pa.Table](), options.WINDOWS * size
     for split in properties.splits if left else ():
         if split == trained.split:
             continue
@@ -202,7 +202,7 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
         batches = [*rows([str(name) for name in wanted if name in known])]
         parts += [pa.Table.from_batches(batches)] if batches else []
     table = joined(parts) if parts else None
-    count = min(options.windows, len(table) // size if table is not None else 0)
+    count = min(options.WINDOWS, len(table) // size if table is not None else 0)
     if table is None or count < 2:
         raise BadInput(
             f"{len(table) if table is not None else 0:,} rows beside split {trained.split!r} of {examples[0].uri}, "

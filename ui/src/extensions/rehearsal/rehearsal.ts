@@ -99,7 +99,7 @@ export function slipsInWords(report: Report): { missed: string; found: string } 
   const ordered = byEffect(report.faults);
   const missed = ordered.filter(({ size }) => size === null);
   const found = ordered.filter(({ size }) => size !== null);
-  const [worst, most] = [missed[0], power[0]];
+  const [worst, most] = [missed[0], found[0]];
   const moves = (fault: Fault) => `${effectInWords(fault, report)} on average`;
   const latest = Math.max(...found.map(({ after }) => after ?? report.windows.length));
   return {
