@@ -269,7 +269,7 @@ def _notes(pool: WindowPool, often: Sequence[str], policy: RetrainingPolicy) -> 
             "than requests do"
         )
     if len(pool.windows) < 14:
-        notes.append(f"{len(pool.windows)} windows: intervals are wide; further tries have rows of two windows")
+        notes.append(f"{len(pool.windows)} windows, whose rows further tries share: intervals are too narrow")
     if often:
         notes.append(f"No faults were planted into {', '.join(often)}: drifted in most of the unchanged windows")
     if not any(isinstance(leaf, Performance) for leaf in policy.when.leaves()):
