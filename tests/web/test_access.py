@@ -46,6 +46,7 @@ NAMES = {
     "version": "1",
     "run": "0" * 32,
     "study": "a study",
+    "rehearsal": f"1-{'0' * 16}",
     "organisation": "north",
     "key": "A1",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import shutil
@@ -31,6 +32,7 @@ from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.steps.run_record import write_record as write_step
 from airflow_hops.core.store.artifact_store import MARKER
 from tests.extensions.experiments.written_studies import write_study
+from tests.extensions.rehearsal.made_up import made_up_rehearsal, write_rehearsal
 from web.conftest import Api
 from web.test_access import NAMES, _path, protected
 from web.test_training_runs import write as write_training
@@ -39,7 +41,7 @@ pytestmark = pytest.mark.runtime
 
 MODEL = NAMES["model"]
 SERVED = "/api/pipelines/activity?dag_id=eta_training"
-PARTS = ["evaluation", "performance", "studies/search", "skew", "card", "anomalies", "lineage"]
+PARTS = ["evaluation", "performance", "studies/search", "rehearsals/", "skew", "card", "anomalies", "lineage"]
 PARTS += ["/pipelines", "/curves"]
 """Parts of paths that must be among those with an answer."""
 BEFORE = Path(__file__).parents[2] / "written_before"
@@ -195,6 +197,7 @@ def addresses(api: Api, run_dag: Any, airflow_settings: pytest.MonkeyPatch) -> I
     skew = run_dag("pages_skew", {"reference": reference, "window": {"seed": 2, "shift": 3, "window": window}})
     store.write_text(record_uri(store, MODEL), (BEFORE / "model_record.json").read_text())
     write_study(store, "pages", NAMES["study"], 30)
+    rehearsal = write_rehearsal(store, made_up_rehearsal(MODEL), Producer("pages_training", "first", "rehearse"))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
     with answering(_serve) as address:
         port = int(address.rpartition(":")[2])
@@ -206,6 +209,7 @@ def addresses(api: Api, run_dag: Any, airflow_settings: pytest.MonkeyPatch) -> I
             {"task_id": "schema", "kind": "schema"},
             {"dag_id": "pages_skew", "run_id": skew.run_id, "task_id": "drift", "kind": "skew"},
             {"dag_id": "pages_training"},
+            {"dag_id": "pages_training", "rehearsal": f"1-{hashlib.sha256(rehearsal.encode()).hexdigest()[:16]}"},
             {"dag_id": "pages_monitoring"},
             *[{"dag_id": each} for each in ("churn_monitor", "price_training")],
             *_happened(api, airflow_settings, port),

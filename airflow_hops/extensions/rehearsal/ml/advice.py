@@ -63,6 +63,8 @@ class Adviser:
             float(np.median(thresholds)) if thresholds else None,
         )
         known = [score for score in scores if score is not None]
+        if (finding := self.rehearsing.prepared.findings.get(name)) is not None:
+            return replace(result, state="drifting", because=f"Cannot be compared: {finding.summary}")
         if name not in self.rehearsing.prepared.thresholds:
             return replace(
                 result, state="blind", because="It is not compared: the schema has no skew comparator for it"

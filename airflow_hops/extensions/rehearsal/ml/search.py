@@ -151,7 +151,7 @@ class Rehearsing:
 
         def compare(number: int) -> tuple[dict[str, Judged], dict[str, FeatureSkew]]:
             columns = {name: targets[number].rows[name] for name in self.names}
-            judged = self._judged(columns, targets[number], own[number])
+            judged = self._judged(columns, own[number])
             unchanged = decide(judged, self.skew)
             return {name: replace(each, read=None) for name, each in judged.items()}, unchanged
 
@@ -164,14 +164,13 @@ class Rehearsing:
             return None
         return self.trained.time, as_utc(window.start).timestamp(), as_utc(window.end).timestamp()
 
-    def _judged(self, columns: Mapping[str, Any], target: Target, own: OwnWindow | None) -> dict[str, Judged]:
+    def _judged(self, columns: Mapping[str, Any], own: OwnWindow | None) -> dict[str, Judged]:
         """Compares changed columns of a window."""
         prepared, judged = self.prepared, {}
         nearest: Mapping[str, Any] = {}
         widths = {name: prepared.widths[name] for name in columns if name in prepared.thresholds}
-        if own is not None and own[0] in target.rows.column_names:
-            times = {own[0]: target.rows[own[0]]}
-            nearest = compare_windows(own, self.reference, pa.table({**times, **columns}), widths)[0]
+        if own is not None:
+            nearest = compare_windows(own, self.reference, pa.table(dict(columns)), widths)[0]
         for name, width in widths.items():
             column = columns[name]
             if width is None:
@@ -198,7 +197,7 @@ class Rehearsing:
             rows = pa.table({name: columns[name] for name in names})
             side, _ = without_repeats(self.trained.reference, self.pool.side(rows))
             columns = {name: side.sample[name] for name in names} if side.sample is not None else columns
-        judged = {**one.judged, **self._judged(columns, one.target, one.windows)}
+        judged = {**one.judged, **self._judged(columns, one.windows)}
         decided = decide(judged, self.skew, only=set(names) & judged.keys(), explained=explained)
         return [skew for name, skew in decided.items() if skew.drifted and (fault.features or name not in one.drifted)]
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_record import read_record
 from airflow_hops.core.monitor_reports import monitoring_reports
 from airflow_hops.core.names import check_known
+from airflow_hops.core.retraining.conditions import PredictionDrift
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.schema.history import schema_in_force
@@ -134,6 +136,8 @@ def rehearse(
     reported += rehearse_labels(effects, monitor, policy, options, pool)
     adviser = Adviser(trained, pool, skew, rehearsing, effects, options.seed)
     features = list[RehearsedFeature]()
+    inputs = ModelProperties.of(trained.model).features or () if options.features is None else ()
+    names += [name for name in inputs if name not in trained.types]
     for number, name in enumerate(names):
         own = [each for each in searched if each.fault.features[:1] == (name,) and len(each.fault.features) == 1]
         features.append(adviser.feature(name, own))
@@ -272,8 +276,11 @@ def _notes(pool: WindowPool, often: Sequence[str], policy: RetrainingPolicy) -> 
         notes.append(f"{len(pool.windows)} windows, whose rows further tries share: intervals are too narrow")
     if often:
         notes.append(f"No faults were planted into {', '.join(often)}: drifted in most of the unchanged windows")
-    if not any(isinstance(leaf, Performance) for leaf in policy.when.leaves()):
+    kinds = {leaf.kind for leaf in policy.when.leaves()}
+    if Performance.kind not in kinds:
         notes.append("The policy does not watch the performance: a change of the labels alone is not found")
+    if PredictionDrift.kind in kinds:
+        notes.append("Predictions of planted rows are not compared: what PredictionDrift would find is not rehearsed")
     return notes
 
 

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.capture_layout import rows_file_pattern, time_of
@@ -208,12 +208,20 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
             f"{len(table) if table is not None else 0:,} rows beside split {trained.split!r} of {examples[0].uri}, "
             f"expected two windows of {size:,} rows; set min_rows of the comparison lower, or wait for captured rows"
         )
+    seconds = None
     if time is not None and time in table.column_names:
-        seconds = pa.array(seconds_of(table, time))
-        table = table.take(pc.sort_indices(seconds))
-    table = table.slice(len(table) - count * size)
-    drawn = [table.slice(number * size, size) for number in range(count)]
-    return [RowsWindow(size, rows.slice(0, SAMPLE_ROWS)) for rows in drawn]
+        seconds = seconds_of(table, time)
+        order = np.argsort(seconds, kind="stable")
+        table, seconds = table.take(pa.array(order)), seconds[order]
+    windows = list[RowsWindow]()
+    for start in range(len(table) - count * size, len(table), size):
+        ends = ("", "") if seconds is None else tuple(map(_iso, seconds[[start, start + size - 1]]))
+        windows.append(RowsWindow(size, table.slice(start, min(size, SAMPLE_ROWS)), *ends))
+    return windows
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
