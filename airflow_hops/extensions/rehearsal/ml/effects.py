@@ -1,4 +1,4 @@
-"""What slips through: how much a fault moves predictions, and what it costs on labelled rows."""
+"""Effects of faults that slip through: on predictions, and on the metric of labelled rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the monitor says so, and what its policy does: chains of decisions over windows, by the trunk's ``decide``."""
+"""Answers of monitor and policy to planted faults: chains of decisions over windows, by the trunk's ``decide``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_LABELS = "the rehearsal of this fault has no labels"
 
 @dataclass(frozen=True)
 class Said:
-    """What monitor and policy say of a fault.
+    """Answer of monitor and policy to a fault.
 
     Attributes:
         after: Comparisons until they say so, in 80% of the starts; None if they do not.
