@@ -39,7 +39,7 @@ def test_fault_must_be_found_at_its_size_in_its_time(text: str, failure: str) ->
     [
         ("amount units", "require is 'amount units', expected FEATURE: FAULT"),
         ("plan: missing within 2 moons", "expected FEATURE: FAULT"),
-        ("plan: missing 1.2.3%", r"require is .*: '1.2.3' is not a number"),
+        ("plan: missing 1.2.3%", r"require is 'plan: missing 1.2.3%', expected FEATURE: FAULT"),
         ("false alarms: few", "expected 'false alarms: N/day'"),
         ("plam: missing", "feature is 'plam', expected one of plan, age, .*rows; did you mean 'plan'"),
         ("plan: mising", "fault of 'plan' is 'mising', expected one of missing; did you mean 'missing'"),

@@ -12,11 +12,11 @@ from airflow_hops.extensions.rehearsal.core.rehearsal import Rehearsal, Rehearse
 
 _SECONDS = {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 365 * 86_400.0}
 _REQUIREMENT = re.compile(
-    r"(?P<feature>.*?)\s*:\s*(?P<fault>\w+)(?:\s+(?P<size>[\d.]+)\s*(?P<unit>%|sd|times))?"
-    r"(?:\s+within\s+(?P<count>[\d.]+)\s+(?P<time>hour|day|week|month)s?)?"
+    r"(?P<feature>.*?)\s*:\s*(?P<fault>\w+)(?:\s+(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>%|sd|times))?"
+    r"(?:\s+within\s+(?P<count>\d+(?:\.\d+)?)\s+(?P<time>hour|day|week|month)s?)?"
 )
 _ALARMS = "false alarms"
-_RATE = re.compile(rf"{_ALARMS}\s*:\s*(?P<count>[\d.]+)\s*/\s*(?P<time>day|week|month|year)")
+_RATE = re.compile(rf"{_ALARMS}\s*:\s*(?P<count>\d+(?:\.\d+)?)\s*/\s*(?P<time>day|week|month|year)")
 ROWS = "rows"
 """Name of whole rows among the features."""
 _UNITS = {"share": "%", "sd": "sd", "factor": "times"}
@@ -70,8 +70,8 @@ class Requirement:
                 ", expected FEATURE: FAULT [SIZE%|SIZE sd|SIZE times] [within N hours|days|weeks], such as "
                 "'amount: units within 1 day', or 'false alarms: 1/month'",
             )
-        size = None if match["size"] is None else _number(text, match["size"])
-        within = None if match["count"] is None else _number(text, match["count"]) * _SECONDS[match["time"]]
+        size = None if match["size"] is None else float(match["size"])
+        within = None if match["count"] is None else float(match["count"]) * _SECONDS[match["time"]]
         share = size / 100 if size is not None and match["unit"] == "%" else size
         return cls(text.strip(), match["feature"], match["fault"], share, match["unit"] or "", within)
 
@@ -132,7 +132,7 @@ def _alarms(report: Rehearsal, text: str) -> str | None:
     if match is None:
         raise InvalidArgument("require", text, ", expected 'false alarms: N/day', or /week, /month or /year")
     expected = report.false_alarms[0] * _SECONDS[match["time"]] / report.every_s
-    if expected <= _number(text, match["count"]):
+    if expected <= float(match["count"]):
         return None
     share = f"{100 * report.false_alarms[0]:.3g}% of {len(report.windows)} unchanged windows"
     return f"{text}: {expected:.3g} are expected, as {share} are not stable"
@@ -140,7 +140,7 @@ def _alarms(report: Rehearsal, text: str) -> str | None:
 
 def duration(seconds: float) -> str:
     """Returns a length of time in words, such as "2 days"."""
-    unit = "day" if seconds >= 2 * _SECONDS["hour"] * 12 or seconds % _SECONDS["day"] == 0 else "hour"
+    unit = "day" if seconds >= _SECONDS["day"] else "hour"
     number = float(f"{seconds / _SECONDS[unit]:.3g}")
     return f"{number:g} {unit}{'' if number == 1 else 's'}"
 
@@ -162,10 +162,3 @@ def row_of(found: RehearsedFault, report: Rehearsal) -> tuple[str, ...]:
         "yes" if found.retraining else "no",
         effect + loss,
     )
-
-
-def _number(text: str, number: str) -> float:
-    try:
-        return float(number)
-    except ValueError:
-        raise InvalidArgument("require", text, f": {number!r} is not a number") from None

@@ -47,14 +47,12 @@ class Try:
     """A window whose unchanged rows are compared.
 
     Attributes:
-        number: Its number.
         target: Its rows.
         judged: Its features, to be decided about.
         unchanged: What is decided about them.
         windows: Windows of the reference, if rows depend on the time.
     """
 
-    number: int
     target: Target
     judged: Mapping[str, Judged]
     unchanged: Mapping[str, FeatureSkew]
@@ -157,7 +155,7 @@ class Rehearsing:
 
         numbers = range(len(windows))
         results = fork_parts(self.processes, compare, list(numbers), lambda ended: None)
-        return [Try(n, targets[n], results[n][0], results[n][1], own[n]) for n in numbers]
+        return [Try(targets[n], results[n][0], results[n][1], own[n]) for n in numbers]
 
     def _own_window(self, window: RowsWindow) -> OwnWindow | None:
         if not self.skew.own_windows or not window.start or self.trained.time is None:
@@ -176,7 +174,7 @@ class Rehearsing:
             if width is None:
                 current = pa.table({name: column})
                 values = alike_values([self._read[name], values_read(current, name, self.skew.seed)])
-                read: Callable[[], Any] = partial(_same, values)
+                read: Callable[[], Any] = partial(list, values)
             else:
                 samples = [self.reference, pa.table({name: column})]
                 read = partial(alike, samples, name, width=width, seed=self.skew.seed)
@@ -204,7 +202,7 @@ class Rehearsing:
     def search(self, faults: Sequence[Fault], report: Callable[[float], None]) -> list[FaultFound]:
         """Looks for the smallest size of each fault that is found; ``report`` gets the completed share."""
 
-        def work(number: int) -> FaultFound:
+        def work(number: int) -> tuple[Array, Sequence[str], Sequence[str], Array]:
             fault = faults[number]
             tries = self.tries[: self.count if fault.features else max(5, self.count // _OF_ROWS)]
             places = self._places(fault, tries, lambda one, size: bool(self.decided(fault, one, size)))
@@ -219,11 +217,11 @@ class Rehearsing:
 
             some, is_one = tries[:_CALLED], is_fault(tries[0], fault.sizes[-1])
             of_fault = self._places(fault, some, is_fault) if is_one else [len(fault.sizes)] * len(some)
-            return FaultFound(replace(fault, plant=_nothing), np.array(places), *explained, np.array(of_fault))
+            return np.array(places), *explained, np.array(of_fault)
 
         numbers = list(range(len(faults)))
         results = fork_parts(self.processes, work, numbers, lambda ended: report(ended / len(faults))) if faults else []
-        return [replace(each, fault=fault) for each, fault in zip(results, faults, strict=True)]
+        return [FaultFound(fault, *each) for each, fault in zip(results, faults, strict=True)]
 
     def _places(self, fault: Fault, tries: Sequence[Try], found: Callable[[Try, float], bool]) -> list[int]:
         """Returns by try the number of the smallest size that is found."""
@@ -274,14 +272,6 @@ def _crossing(sizes: Sequence[float], shares: Sequence[float]) -> float | None:
 
 def _found_at(found: Callable[[Try, float], bool], fault: Fault, one: Try, place: int) -> bool:
     return found(one, fault.sizes[place])
-
-
-def _same(values: Any) -> Any:
-    return values
-
-
-def _nothing(target: Target, size: float) -> dict[str, pa.Array]:
-    return {}
 
 
 def _random(*parts: object) -> np.random.Generator:
