@@ -44,7 +44,7 @@ def _task() -> Producer:
     return Producer("flights_monitoring", "made_up", "rehearse")
 
 
-def test_what_slips_through_is_told_before_each_fault(report: Rehearsal, open_page: OpenPage) -> None:
+def test_what_slips_through_comes_before_the_faults(report: Rehearsal, open_page: OpenPage) -> None:
     page = open_page(PAGE, width=1280, height=1400)
     missed = [each for each in report.faults if each.size is None]
     title = page.get_by_text(f"This monitor would not notice {len(missed)} of {len(report.faults)} faults")

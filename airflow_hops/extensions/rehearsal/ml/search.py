@@ -25,6 +25,7 @@ from airflow_hops.ml.distances.report import FeatureSkew, verdict_of
 from airflow_hops.ml.distances.sides import Array, ReadValues, alike, alike_values, values_read
 from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.distances.windows import OwnWindow, compare_windows
+from airflow_hops.ml.metrics.metrics import wilson
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.spark.pools import fork_parts
 from airflow_hops.ml.statistics.generate import collect_statistics
@@ -249,13 +250,11 @@ def first_found(found: Callable[[int], bool], count: int, guess: int) -> int:
 
 
 def share_of(count: int, total: int) -> tuple[float, float, float]:
-    """Returns a share with its 95% interval (Wilson, "Probable inference", 1927)."""
+    """Returns a share with Wilson's 95% interval, which is from 0 to 1 of nothing."""
     if not total:
         return 0.0, 0.0, 1.0
-    z, p = 1.959964, count / total
-    middle, width = p + z * z / (2 * total), z * (p * (1 - p) / total + z * z / (4 * total * total)) ** 0.5
-    low, high = ((middle + sign * width) / (1 + z * z / total) for sign in (-1, 1))
-    return round(p, 6), round(max(0.0, low), 6), round(min(1.0, high), 6)
+    low, high = wilson(count / total, total)
+    return round(count / total, 6), round(low, 6), round(high, 6)
 
 
 def _crossing(sizes: Sequence[float], shares: Sequence[float]) -> float | None:

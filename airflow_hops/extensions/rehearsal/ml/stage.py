@@ -159,7 +159,7 @@ def rehearse(
         windows=tuple(windows),
         features=tuple(sorted(features, key=lambda each: _ORDER.index(each.state))),
         faults=tuple(sorted(reported, key=_by_what_slips_through)),
-        notes=[*pool.notes, *effects.notes, *_notes(pool, often, policy)],
+        notes=[*effects.notes, *_notes(pool, often, policy)],
     )
 
 

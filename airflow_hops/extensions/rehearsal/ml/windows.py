@@ -64,14 +64,12 @@ class WindowPool:
         kind: Kind of the rows, ``captured`` or ``training``.
         every_s: Seconds between two comparisons.
         statistics: Statistics of some of the rows, which tell the types of the features.
-        notes: What was left out, in sentences.
     """
 
     kind: str
     every_s: float
     windows: tuple[RowsWindow, ...]
     statistics: Any
-    notes: tuple[str, ...] = ()
 
     def side(self, sample: pa.Table) -> Side:
         """Returns rows as a side of a comparison."""
@@ -111,8 +109,7 @@ def read_windows(context: StepContext, trained: Trained, skew: SkewOptions, opti
     kind = "captured"
     if len(windows) < 2:
         kind, windows = "training", _of_training(trained, skew, options, round(median(rows)) if rows else 0)
-    first = windows[0].sample.slice(0, SAMPLE_ROWS)
-    statistics = collect_statistics(first, options=comparable_options()).statistics
+    statistics = collect_statistics(windows[0].sample, options=comparable_options()).statistics
     return WindowPool(kind, every_s, tuple(windows), statistics)
 
 
@@ -192,8 +189,8 @@ def _of_training(trained: Trained, skew: SkewOptions, options: RehearsalOptions,
     if not examples:
         raise BadInput(f"{trained.origin.statistics}: names no examples, and there are no captured rows to rehearse on")
     properties = ExamplesProperties.of(trained.store.manifest(examples[0].uri))
-    time, parts, left = properties.time, list[pa.Table](), options.WINDOWS * size
-    for split in properties.splits if left else ():
+    time, parts = properties.time, list[pa.Table]()
+    for split in properties.splits:
         if split == trained.split:
             continue
         rows = replace(trained, split=split).rows_of(examples[0])
