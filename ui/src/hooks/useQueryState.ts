@@ -13,9 +13,9 @@ const next = { frame: 0, timer: 0, push: false };
 /**
  * The query, and how to change several of its values at once.
  *
- * A change holds at once; the router, at whose changes all of the page is rendered, follows when that is painted. It
- * replaces the entry in the browser's history unless `push` is given: sorting is no step that one goes back. A change
- * that comes late, when the browser is at the next page already and this one is still shown, is dropped.
+ * A change holds at once, also after a reload; the router, at whose changes all of the page is rendered, follows when
+ * that is painted. It replaces the entry in the browser's history unless `push` is given: sorting is no step that one
+ * goes back. A change that comes late, when the browser is at the next page and this one is still shown, is dropped.
  */
 export function useQuery(): [URLSearchParams, (change: QueryChange, options?: { push?: boolean }) => void] {
   const [routed] = useSearchParams();
@@ -36,6 +36,10 @@ export function useQuery(): [URLSearchParams, (change: QueryChange, options?: { 
       }
       const search = pending.changed(pathname, window.location.search, changes);
       next.push ||= options?.push ?? false;
+      if (!next.push) {
+        const { pathname: path, hash } = window.location;
+        window.history.replaceState(window.history.state, "", `${path}${search && `?${search}`}${hash}`);
+      }
       cancelAnimationFrame(next.frame);
       clearTimeout(next.timer);
       next.frame = requestAnimationFrame(() => {
