@@ -89,6 +89,17 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     """
     store, name = context.store, str(options.model_name)
     requests = captured_requests(context, name)
+    champion, trained = trained_champion(store, name, options.split)
+    names = requests.names()
+    return ComparisonPlan(requests, names, window_of_run(context, name, names), champion, trained)
+
+
+def trained_champion(store: ArtifactStore, name: str, split: str) -> tuple[ServedVersion, Trained]:
+    """Returns the champion of a model with its training data, of which rows are compared with ``split``.
+
+    Raises:
+        BadInput: no version serves, or its statistics were deleted.
+    """
     champion = read_record(store, name).champion
     if champion is None or not champion.statistics or not champion.schema:
         raise ModelNotFound(name, "champion").with_text(
@@ -97,9 +108,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     stored = store.manifest(champion.statistics).reference(champion.statistics)
     origin = SkewReference(stored.uri, stored.fingerprint, champion.schema, name, champion.version)
     schema = schema_in_force(store, champion.schema)
-    trained = Trained.read(store, options.split, champion.model, stored, schema, origin)
-    names = requests.names()
-    return ComparisonPlan(requests, names, window_of_run(context, name, names), champion, trained)
+    return champion, Trained.read(store, split, champion.model, stored, schema, origin)
 
 
 def window_of_run(context: StepContext, model: str, names: Sequence[str]) -> CapturedWindow:

@@ -13,15 +13,13 @@ import numpy as np
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.errors import BadInput, ModelNotFound
-from airflow_hops.core.models.model_record import read_record
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.monitor_reports import monitoring_reports
 from airflow_hops.core.names import check_known
 from airflow_hops.core.retraining.conditions import PredictionDrift
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import RetrainingPolicy
-from airflow_hops.core.schema.history import schema_in_force
-from airflow_hops.core.skew import STABLE, SkewOptions, SkewReference
+from airflow_hops.core.skew import STABLE, SkewOptions
 from airflow_hops.core.steps.run_record import record_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.rehearsal.core.rehearsal import (
@@ -38,6 +36,7 @@ from airflow_hops.extensions.rehearsal.ml.labels import rehearse_labels
 from airflow_hops.extensions.rehearsal.ml.said import Monitor
 from airflow_hops.extensions.rehearsal.ml.search import FaultFound, Rehearsing, share_of
 from airflow_hops.extensions.rehearsal.ml.windows import WindowPool, read_windows
+from airflow_hops.ml.skew.plan import trained_champion
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
@@ -65,18 +64,10 @@ def run(context: StepContext, **options: Any) -> Artifact:
     """
     values = RehearsalOptions(**options)
     store = context.store
-    champion = read_record(store, values.model_name).champion
-    if champion is None or not champion.statistics or not champion.schema:
-        raise ModelNotFound(values.model_name, "champion").with_text(
-            f"no champion of model {values.model_name!r} with statistics and schema; deploy one first"
-        )
     notes = list[str]()
     skew = _skew_options(store, values, notes)
     policy = RetrainingPolicy() if values.policy is None else RetrainingPolicy.from_dict(values.policy)
-    stored = store.manifest(champion.statistics).reference(champion.statistics)
-    origin = SkewReference(stored.uri, stored.fingerprint, champion.schema, values.model_name, champion.version)
-    schema = schema_in_force(store, champion.schema)
-    trained = Trained.read(store, skew.split, champion.model, stored, schema, origin)
+    champion, trained = trained_champion(store, values.model_name, skew.split)
     for name in values.features or ():
         check_known("features", name, trained.types)
     context.progress(0.0, "reading windows")
