@@ -76,8 +76,8 @@ _SHAPE, _SHAPE_P = 0.02, 0.001
 """Distance that converted values may keep, beside the one that unchanged samples exceed with this probability."""
 _EXACT, _EXACT_ROWS, _EXACT_KINDS, _EXACT_ERROR = 0.95, 20, 5, 3e-4
 """Least share of rows, and least rows and different numbers, that are converted ones; a factor's error: 1.609."""
-_TRIMMED, _DIGITS = 0.1, 5
-"""Share that the mean leaves out at each end; decimals of the mantissas whose shapes are compared."""
+_DIGITS = 5
+"""Decimals of the mantissas whose shapes are compared."""
 _SEASON = 0.28
 """Part that a mixture may leave of what a move and a stretch leave.
 
@@ -129,11 +129,10 @@ def unit_change(reference: Numbers, current: Numbers, name: str = "", unit: str 
     is_whole, fitting = bool((current.values % 1 == 0).all()), list[tuple[float, str]]()
     compared = _kinds_to_compare(one, other)
     for conversion in conversions_of(name, unit):
-        converted = conversion.of(one, size)
         divides = is_whole and _is_whole(1 / conversion.factor)  # all whole numbers are converted ones
         is_exact = compared is not None and not divides and _is_exact(conversion.of(compared[2], size), *compared)
-        if is_exact or _holds(conversion, size, one, converted, other):
-            fitting.append((_compare(converted, other).distance, conversion.name))
+        if is_exact or _holds(conversion, size, one, other):
+            fitting.append((_compare(conversion.of(one, size), other).distance, conversion.name))
     if fitting:
         return min(fitting, key=lambda each: each[0])[1]
     return _partial_change(one, other, size, [each for each in conversions_of(name, unit) if each.is_named])
@@ -150,10 +149,8 @@ def possible_change(reference: Numbers, current: Numbers, name: str = "", unit: 
     """
     size = max(float(np.abs(side.values).max()) for side in (reference, current))
     one, other = (Numbers(side.values / (size or 1.0)) for side in (reference, current))
-    (mean, mean_error), (now, now_error) = _trimmed(one.values), _trimmed(other.values)
-    (spread, spread_error), (spread_now, spread_now_error) = (
-        _trimmed(np.sort(np.abs(side.values - middle))) for side, middle in ((one, mean), (other, now))
-    )
+    (mean, mean_error), (now, now_error) = one.trimmed, other.trimmed
+    (spread, spread_error), (spread_now, spread_now_error) = _spread(one), _spread(other)
     if not (spread > 0 and spread_now > 0):
         return None
     error = float(np.hypot(spread_error / spread, spread_now_error / spread_now))
@@ -163,11 +160,11 @@ def possible_change(reference: Numbers, current: Numbers, name: str = "", unit: 
     known = _known_conversions(name, unit)
     logarithms = np.log([each.factor for each in known])
     near = np.abs(logarithms - factor) <= _ERRORS * error
-    converted = {each: each.of(one, size) for each, is_near in zip(known, near, strict=True) if is_near}
-    fitting = [each for each, numbers in converted.items() if _holds(each, size, one, numbers, other)]
+    candidates = [each for each, is_near in zip(known, near, strict=True) if is_near]
+    fitting = [each for each in candidates if _holds(each, size, one, other)]
     if not fitting:
         return None
-    best = min(fitting, key=lambda each: _compare(converted[each], other).distance)
+    best = min(fitting, key=lambda each: _compare(each.of(one, size), other).distance)
     others = factor + np.linspace(-np.log(_SIMILAR), np.log(_SIMILAR), 201)
     by_growth = float((np.abs(others[:, None] - logarithms).min(axis=1) <= _ERRORS * error).mean())
     if by_growth > _BY_GROWTH and abs(np.log(best.factor)) < np.log(_FARNESS):
@@ -276,17 +273,17 @@ def _is_exact(converted: Numbers, values: Array, counts: Array, reference: Numbe
     return share(known_now) >= _EXACT and max(map(share, others)) < 0.5
 
 
-def _holds(conversion: Conversion, size: float, reference: Numbers, converted: Numbers, current: Numbers) -> bool:
+def _holds(conversion: Conversion, size: float, reference: Numbers, current: Numbers) -> bool:
     """Returns whether the intervals of mean and spread hold a conversion and exclude what explains them as well."""
     if not conversion.width:
         return False
-    (mean, mean_error), (now, now_error) = (_trimmed(side.values) for side in (converted, current))
-    error = _ERRORS * float(np.hypot(now_error, mean_error))
+    (old_mean, old_error), (now, now_error) = reference.trimmed, current.trimmed
+    mean = conversion.factor * old_mean + conversion.shift / size
+    error = _ERRORS * float(np.hypot(now_error, conversion.factor * old_error))
     if abs(now - mean) > error:
         return False
-    (spread, spread_error), (spread_now, spread_now_error) = (
-        _trimmed(np.sort(np.abs(side.values - middle))) for side, middle in ((converted, mean), (current, now))
-    )
+    converted = conversion.of(reference, size)
+    (spread, spread_error), (spread_now, spread_now_error) = _spread(converted), _spread(current)
     if not (spread > 0 and spread_now > 0):
         return False
     of_spread = _ERRORS * float(np.hypot(spread_error / spread, spread_now_error / spread_now))
@@ -297,7 +294,6 @@ def _holds(conversion: Conversion, size: float, reference: Numbers, converted: N
         if min(of_spread, of_mean) > conversion.width:
             return False
     else:
-        old_mean = _trimmed(reference.values)[0]
         if error > (_SHIFT_NAMED if conversion.is_named else _SHIFT) * abs(mean - old_mean):
             return False
         # A factor alone
@@ -313,12 +309,9 @@ def _compare(*sides: Numbers) -> Ranked:
     return Ranked.of(*(Numbers(np.ldexp(np.round(part, _DIGITS), exponent)) for part, exponent in parts))
 
 
-def _trimmed(values: Array) -> tuple[float, float]:
-    """Returns the mean of sorted values without a tenth at each end, and its standard error (Tukey and McLaughlin)."""
-    cut = int(_TRIMMED * len(values))
-    inner = values[cut : len(values) - cut]
-    deviation = np.clip(values, inner[0], inner[-1]).std()
-    return float(inner.mean()), float(deviation / (1 - 2 * _TRIMMED) / len(values) ** 0.5)
+def _spread(side: Numbers) -> tuple[float, float]:
+    """Returns the trimmed mean of the distances from the trimmed mean, and its standard error."""
+    return Numbers(np.sort(np.abs(side.values - side.trimmed[0]))).trimmed
 
 
 def _partial_change(reference: Numbers, current: Numbers, size: float, conversions: Sequence[Conversion]) -> str | None:

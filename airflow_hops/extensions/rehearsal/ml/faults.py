@@ -58,7 +58,7 @@ class Target:
         return pa.array(self.ranks < round(share * len(self.ranks)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fault:
     """A fault of a feature, or of whole rows.
 

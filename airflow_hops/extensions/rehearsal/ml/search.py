@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -37,13 +37,15 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 # what they were unchanged.
 
 _ROW = "#"
-_EXPLAINED, _CALLED = 10, 4
+_EXPLAINED, _CALLED = 5, 4
 """Tries in which causes are looked for, and in which the size from which on they are faults."""
+_KEPT = 8
+"""Comparisons of planted rows that are kept, as their causes are asked for next."""
 _OF_ROWS = 4
 """Faults of whole rows are planted into one of so many tries: all features are compared each time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Try:
     """A window whose unchanged rows are compared.
 
@@ -136,6 +138,7 @@ class Rehearsing:
         windows = [*own, *(_mixed(own, number, seed) for number in range(len(own), count))]
         self.tries = self._compared(windows[: max(count, len(own))], seed)
         self.count = count
+        self._planted = lru_cache(_KEPT)(self._compare_planted)
 
     def _without_repeats(self, window: RowsWindow) -> RowsWindow:
         """Returns a window with each row once, as the monitor compares it."""
@@ -190,47 +193,51 @@ class Rehearsing:
 
     def decided(self, fault: Fault, one: Try, size: float, *, explained: bool = False) -> list[FeatureSkew]:
         """Returns the features that have drifted by a fault of a size in a try, their causes if ``explained``."""
-        columns = fault.plant(one.target, size)
-        names: Sequence[str] = fault.features or self.names
-        if not fault.features:
-            rows = pa.table({name: columns[name] for name in names})
-            side, _ = without_repeats(self.trained.reference, self.pool.side(rows))
-            columns = {name: side.sample[name] for name in names} if side.sample is not None else columns
-        judged = {**one.judged, **self._judged(columns, one.windows)}
-        decided = decide(judged, self.skew, only=set(names) & judged.keys(), explained=explained)
+        names = set(fault.features or self.names)
+        judged = {**one.judged, **self._planted(fault, one, size)}
+        decided = decide(judged, self.skew, only=names & judged.keys(), explained=explained)
         return [skew for name, skew in decided.items() if skew.drifted and (fault.features or name not in one.drifted)]
+
+    def _compare_planted(self, fault: Fault, one: Try, size: float) -> dict[str, Judged]:
+        columns = fault.plant(one.target, size)
+        if not fault.features:
+            rows = pa.table({name: columns[name] for name in self.names})
+            side, _ = without_repeats(self.trained.reference, self.pool.side(rows))
+            columns = {name: side.sample[name] for name in self.names} if side.sample is not None else columns
+        return self._judged(columns, one.windows)
 
     def search(self, faults: Sequence[Fault], report: Callable[[float], None]) -> list[FaultFound]:
         """Looks for the smallest size of each fault that is found; ``report`` gets the completed share."""
 
         def work(number: int) -> tuple[Array, Sequence[str], Sequence[str], Array]:
             fault = faults[number]
+            sizes = fault.sizes
             tries = self.tries[: self.count if fault.features else max(5, self.count // _OF_ROWS)]
-            places = self._places(fault, tries, lambda one, size: bool(self.decided(fault, one, size)))
-            explained = list[str](), list[str]()
-            for one, place in zip(tries[:_EXPLAINED], places, strict=False):
-                new = self.decided(fault, one, fault.sizes[place], explained=True) if place < len(fault.sizes) else []
-                explained[0].append(verdict_of(new) if new else "")
-                explained[1].append(str(new[0].cause) if new else "")
+            places, verdicts, causes, faulty = list[int](), list[str](), list[str](), list[int]()
 
-            def is_fault(one: Try, size: float) -> bool:
-                return any(each.fault for each in self.decided(fault, one, size, explained=True))
+            def drifts(one: Try, place: int) -> bool:
+                return bool(self.decided(fault, one, sizes[place]))
 
-            some, is_one = tries[:_CALLED], is_fault(tries[0], fault.sizes[-1])
-            of_fault = self._places(fault, some, is_fault) if is_one else [len(fault.sizes)] * len(some)
-            return np.array(places), *explained, np.array(of_fault)
+            def is_fault(one: Try, place: int) -> bool:
+                return any(each.fault for each in self.decided(fault, one, sizes[place], explained=True))
+
+            is_one = is_fault(tries[0], len(sizes) - 1)
+            for place, one in enumerate(tries):
+                guess = int(np.median(places)) if places else len(sizes) // 2
+                places.append(first_found(partial(drifts, one), len(sizes), guess))
+                is_there = places[-1] < len(sizes)
+                if place < _EXPLAINED:
+                    new = self.decided(fault, one, sizes[places[-1]], explained=True) if is_there else []
+                    verdicts.append(verdict_of(new) if new else "")
+                    causes.append(str(new[0].cause) if new else "")
+                if place < _CALLED:
+                    guess = int(np.median(faulty or places))
+                    faulty.append(first_found(partial(is_fault, one), len(sizes), guess) if is_one else len(sizes))
+            return np.array(places), verdicts, causes, np.array(faulty)
 
         numbers = list(range(len(faults)))
         results = fork_parts(self.processes, work, numbers, lambda ended: report(ended / len(faults))) if faults else []
         return [FaultFound(fault, *each) for each, fault in zip(results, faults, strict=True)]
-
-    def _places(self, fault: Fault, tries: Sequence[Try], found: Callable[[Try, float], bool]) -> list[int]:
-        """Returns by try the number of the smallest size that is found."""
-        places = list[int]()
-        for one in tries:
-            guess = int(np.median(places)) if places else len(fault.sizes) // 2
-            places.append(first_found(partial(_found_at, found, fault, one), len(fault.sizes), guess))
-        return places
 
 
 def first_found(found: Callable[[int], bool], count: int, guess: int) -> int:
@@ -267,10 +274,6 @@ def _crossing(sizes: Sequence[float], shares: Sequence[float]) -> float | None:
     part = (FOUND - shares[place - 1]) / (shares[place] - shares[place - 1])
     low, high = np.log(sizes[place - 1]), np.log(sizes[place])
     return float(f"{np.exp(low + part * (high - low)):.3g}")
-
-
-def _found_at(found: Callable[[Try, float], bool], fault: Fault, one: Try, place: int) -> bool:
-    return found(one, fault.sizes[place])
 
 
 def _random(*parts: object) -> np.random.Generator:
