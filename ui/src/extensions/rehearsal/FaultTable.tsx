@@ -26,6 +26,7 @@ import {
   lossInWords,
   type Report,
   rangeInWords,
+  slipping,
   subjectOf,
 } from "src/extensions/rehearsal/rehearsal";
 
@@ -81,14 +82,14 @@ export function columnsFor(report: Report): Column<Fault>[] {
   return [
     column("feature", "Feature", {
       fixed: true,
-      width: 210,
-      minWidth: 150,
+      width: 160,
+      minWidth: 140,
       value: subjectOf,
       render: (fault) => <Lines first={subjectOf(fault)} second={kindOf(fault)} />,
     }),
     column("size", "Smallest found", {
-      width: 270,
-      minWidth: 255,
+      width: 340,
+      minWidth: 315,
       help: "The smallest change that is found in 80% of the tries, with its 95% interval",
       render: (fault) => <Smallest fault={fault} />,
     }),
@@ -107,19 +108,19 @@ export function columnsFor(report: Report): Column<Fault>[] {
           />
         ),
     }),
-    column("called", "Called", { width: 130, minWidth: 105, value: calledOf }),
+    column("called", "Called", { width: 125, minWidth: 120, value: calledOf }),
     column("retraining", "Retraining", {
-      width: 200,
-      minWidth: 130,
+      width: 160,
+      minWidth: 125,
       value: ({ retraining }) => Number(retraining),
       render: ({ retraining, why }) => <Lines first={retraining ? "yes" : "no"} second={why} />,
     }),
     column("slips", "What slips through", {
-      width: 270,
-      minWidth: 250,
+      width: 290,
+      minWidth: 270,
       help: "The mean change of a prediction by the largest change that stays unnoticed, and what it costs of the metric",
       descendingFirst: true,
-      value: ({ effect }) => effect,
+      value: slipping,
       render: (fault) => <Lines first={effectInWords(fault, report)} second={lossInWords(fault, report)} />,
     }),
   ];

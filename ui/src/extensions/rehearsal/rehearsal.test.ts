@@ -37,7 +37,8 @@ test.each([
   [{ effect: 0.0214, loss: -0.004 }, "moves predictions by ≤ 2.1 points", "AUC worse by ≤ 0.004"],
   [{ effect: 0.01, loss: 0.001 }, "moves predictions by ≤ 1 point", "AUC no worse"],
   [{ effect: 0.5, loss: -0.1, size: null }, "moves predictions by ≥ 50 points", "AUC worse by ≥ 0.1"],
-  [{ effect: null, loss: null }, "moves predictions by an unknown amount", ""],
+  [{ effect: null, loss: null }, "has an unknown effect", ""],
+  [{ effect: null, loss: -0.1, fault: "labels" }, "makes predictions wrong", "AUC worse by ≤ 0.1"],
 ])("what slips through is bounded by the smallest change found", (more, effect, loss) => {
   expect(effectInWords(made(more), report([]))).toBe(effect);
   expect(lossInWords(made(more), report([]))).toBe(loss);
@@ -55,7 +56,7 @@ test("faults with the largest effect come first, of equals those that are not fo
 test("what is not noticed is named, and the rest is bounded", () => {
   const faults = [made({ effect: 0.02, after: 2 }), made({ effect: 0.3, size: null, feature: "" })];
   const { missed, found } = slipsInWords(report(faults));
-  expect(missed).toMatch(/^1 of 2 faults .* in whole rows\. The worst: shift of whole rows moves predictions by ≥ 30/);
+  expect(missed).toMatch(/^1 of 2 faults .* in whole rows\. The worst moves .* by ≥ 30 points .* \(whole rows: /);
   expect(found).toMatch(/^Of the other 1 fault, .* by ≤ 2 points on average \(temp: .* within 2 days\.$/);
   expect(slipsInWords(report([])).found).toBe("");
 });

@@ -23,10 +23,10 @@ export const DOUBTS: Record<string, { look: string; words: string }> = {
   },
 };
 
-/** What a fault changes: a feature, two, or whole rows. */
-export const subjectOf = ({ feature }: Fault): string => feature || "whole rows";
+/** What a fault changes: a feature, two, the labels, or whole rows. */
+export const subjectOf = ({ feature, fault }: Fault): string => feature || (fault === "labels" ? fault : "whole rows");
 
-export const kindOf = ({ fault }: Fault): string => fault.replaceAll("_", " ");
+export const kindOf = ({ fault }: Fault): string => (fault === "labels" ? "changed" : fault.replaceAll("_", " "));
 
 /** Names a fault in the address. */
 export const keyOf = ({ feature, fault }: Fault): string => `${feature}/${fault}`;
@@ -69,12 +69,11 @@ const moveInWords = (effect: number, problem: string): string => {
 const boundOf = (size: number | null): string => (size === null ? "≥" : "≤");
 
 /** What stays unnoticed does to predictions: `moves predictions by ≤ 2.1 points`. */
-export function effectInWords({ effect, size }: Fault, { problem }: Report): string {
+export function effectInWords({ effect, size, fault }: Fault, { problem }: Report): string {
   if (effect === null) {
-    return "moves predictions by an unknown amount";
+    return fault === "labels" ? "makes predictions wrong" : "has an unknown effect";
   }
-  const moved = moveInWords(effect, problem);
-  return `moves predictions by ${boundOf(size)} ${moved}`;
+  return `moves predictions by ${boundOf(size)} ${moveInWords(effect, problem)}`;
 }
 
 /** What stays unnoticed costs of the metric; empty if it is not known. */
@@ -86,7 +85,7 @@ export function lossInWords({ loss, size }: Fault, { metric }: Report): string {
 }
 
 /** What slips through of a fault: anything, if it is never found and its effect is not known. */
-const slipping = ({ effect, size }: Fault): number => effect ?? (size === null ? Number.MAX_VALUE : -1);
+export const slipping = ({ effect, size }: Fault): number => effect ?? (size === null ? Number.MAX_VALUE : -1);
 
 /** The faults by what slips through, the most first; of equals those that are not found. */
 export const byEffect = (faults: readonly Fault[]): Fault[] =>
@@ -99,8 +98,8 @@ export function slipsInWords(report: Report): { missed: string; found: string } 
   const ordered = byEffect(report.faults);
   const missed = ordered.filter(({ size }) => size === null);
   const found = ordered.filter(({ size }) => size !== null);
-  const [worst, most] = [missed[0], found[0]];
-  const moves = (fault: Fault) => `${effectInWords(fault, report)} on average`;
+  const [worst, most] = [missed.find(({ effect }) => effect !== null) ?? missed[0], found[0]];
+  const moves = (fault: Fault) => `${effectInWords(fault, report)}${fault.effect === null ? "" : " on average"}`;
   const latest = Math.max(...found.map(({ after }) => after ?? report.windows.length));
   return {
     missed:
@@ -108,7 +107,7 @@ export function slipsInWords(report: Report): { missed: string; found: string } 
         ? ""
         : `${missed.length} of ${plural(ordered.length, "fault")} at any size that was tried, ` +
           `in ${formatList([...new Set(missed.map(subjectOf))])}. ` +
-          `The worst: ${kindOf(worst)} of ${subjectOf(worst)} ${moves(worst)}.`,
+          `The worst ${moves(worst)} (${subjectOf(worst)}: ${worst.words}).`,
     found:
       most === undefined
         ? ""
