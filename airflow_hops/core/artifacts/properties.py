@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -239,6 +239,18 @@ class ModelProperties(Properties):
     framework: str | None = omit_if_none()
     library_versions: Mapping[str, str] | None = omit_if_none()
     continued_from: Mapping[str, Any] | None = omit_if_none()
+
+    @classmethod
+    def made_of(
+        cls, data: ExamplesProperties, target: Target, roles: Mapping[str, Sequence[Artifact]], **own: Any
+    ) -> Self:
+        """Returns the properties of a model that was made of examples and artifacts by role; ``own`` are the others."""
+        statistics, schema = (next(iter(roles.get(role, ())), None) for role in ("statistics", "schema"))
+        own |= {name: getattr(data, name) for name in ("label", "key", "time", "window")}
+        own |= {name: getattr(target, name) for name in ("problem", "classes", "more_labels")}
+        if statistics is not None:
+            own |= {"statistics": statistics.uri, "statistics_fingerprint": statistics.fingerprint}
+        return cls(**own, schema=None if schema is None else schema.uri)
 
     @property
     def folder(self) -> str:

@@ -252,20 +252,8 @@ def _properties(
     else:
         features, target = taken, data.target
     made_with = {**inputs, **manifest.inputs}  # raw examples are older than their statistics
-    return ModelProperties(
-        features=tuple(features),
-        inputs=tuple(taken),
-        label=data.label,
-        key=data.key,
-        time=data.time,
-        window=data.window,
-        statistics=_input_of(made_with, "statistics", "uri"),
-        statistics_fingerprint=_input_of(made_with, "statistics", "fingerprint"),
-        schema=_input_of(made_with, "schema", "uri"),
-        problem=target.problem,
-        classes=target.classes,
-        more_labels=target.more_labels,
-        **own,
+    return ModelProperties.made_of(
+        data, target, made_with, features=tuple(features), inputs=tuple(taken), **own
     ).to_dict()
 
 
@@ -291,11 +279,6 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
         **speed,
         "seconds": summary["seconds"]["total"],
     }
-
-
-def _input_of(inputs: Mapping[str, Sequence[object]], role: str, attribute: str) -> str | None:
-    values = inputs.get(role, ())
-    return getattr(values[0], attribute) if values else None
 
 
 _STRAGGLER = 1.5

@@ -93,30 +93,19 @@ def run(
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
         return writer.commit(
             rows={split: RowCounts(asked, asked)},
-            properties=ModelProperties(
+            properties=ModelProperties.made_of(
+                data,
+                report,
+                context.spec.inputs,
                 signature=SIGNATURE,
                 ranks=1,
                 synchronized=True,  # there is only one copy of its weights
                 features=tuple(name for name in inputs if name != data.time),
                 inputs=inputs,
-                label=target.label,
-                key=data.key,
-                time=data.time,
-                window=data.window,
-                statistics=_given(context, "statistics", "uri"),
-                statistics_fingerprint=_given(context, "statistics", "fingerprint"),
-                schema=_given(context, "schema", "uri"),
-                problem=target.problem,
-                classes=target.classes,
-                more_labels=report.more_labels,
                 format=form,
                 framework=framework or _framework(file),
             ).to_dict(),
         )
-
-
-def _given(context: StepContext, role: str, attribute: str) -> str | None:
-    return str(getattr(context.input(role), attribute)) if context.has_input(role) else None
 
 
 def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
