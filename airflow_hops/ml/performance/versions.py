@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.artifacts.target import BINARY, REGRESSION
+from airflow_hops.core.artifacts.target import BINARY, REGRESSION, Target
 from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.metrics import Interval, worse_by
 from airflow_hops.core.models.model_record import deployed_model
@@ -90,18 +90,10 @@ def with_baseline(
     Raises:
         BadInput: the examples have no held-out split, or the model cannot be evaluated on it, as it has too few rows.
     """
-    properties = ExamplesProperties.of(store.manifest(examples.uri))
-    split = next((name for name in properties.splits if name != TRAIN), None)
-    if split is None:
-        raise BadInput(f"{examples.uri} has no held-out split")
-    target = next((each for each in properties.target.all if each.label == of.label), None)
-    if target is None:
-        raise BadInput(f"{examples.uri} has no label {of.label!r}")
+    split, target, weight = held_out(store, of, examples)
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, target)
     files = example_files(store.local(examples), split)
-    scored = score(
-        {CANDIDATE: served}, files, target.label, classes=names.count, weight=properties.target.weight, split=split
-    )
+    scored = score({CANDIDATE: served}, files, target.label, classes=names.count, weight=weight, split=split)
     rows = names.align(scored, f"split {split!r}")
     is_binary = served.problem == BINARY
     sizes = Sample(rows.weights, rows.labels if is_binary else None, rows.copies).effective_classes(len(rows.labels))
@@ -113,6 +105,22 @@ def with_baseline(
     outputs = rows.predictions[CANDIDATE]
     calibration = None if served.problem == REGRESSION else find_calibration(rows.labels, outputs, rows.weights)
     return Version(number, judge, measure(judge, rows.labels, outputs, rows.copies, rows.weights), calibration)
+
+
+def held_out(store: ArtifactStore, of: ModelProperties, examples: Artifact) -> tuple[str, Target, str | None]:
+    """Returns the held-out split of a model's examples, its target, and the column of weights.
+
+    Raises:
+        BadInput: there is no such split, or no such label.
+    """
+    properties = ExamplesProperties.of(store.manifest(examples.uri))
+    split = next((name for name in properties.splits if name != TRAIN), None)
+    if split is None:
+        raise BadInput(f"{examples.uri} has no held-out split")
+    target = next((each for each in properties.target.all if each.label == of.label), None)
+    if target is None:
+        raise BadInput(f"{examples.uri} has no label {of.label!r}")
+    return split, target, properties.target.weight
 
 
 def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:

@@ -41,8 +41,8 @@ def rehearse(args: Namespace) -> None:
     options = RehearsalOptions(
         args.model,
         skew=None if args.skew is None else monitor_options(_json(args.skew)),
-        policy=_policy(args.policy),
-        every_s=_seconds(args.every),
+        policy=args.policy and RetrainingPolicy.from_dict(_json(args.policy), args.policy).to_dict(),
+        every_s=args.every and _seconds(args.every),
         tries=args.tries,
         features=args.feature or None,
         rows=args.rows,
@@ -120,23 +120,14 @@ def _run(hook: RuntimeHook, options: RehearsalOptions) -> tuple[Artifact, Produc
             raise SystemExit(str(error).removeprefix("step 'rehearse': ")) from None
 
 
-def _json(file: str | None) -> Any:
-    if file is None:
-        return None
+def _json(file: str) -> Any:
     try:
         return json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"{file}: not a JSON file: {error}") from error
 
 
-def _policy(file: str | None) -> dict[str, Any] | None:
-    value = _json(file)
-    return None if value is None else RetrainingPolicy.from_dict(value, str(file)).to_dict()
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _seconds(text: str) -> float:
     match = _LENGTH.fullmatch(text.strip())
     if match is None:
         raise InvalidArgument("--every", text, ", expected a number of hours, days or weeks, such as 6h, 1d or 1w")

@@ -9,19 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.artifacts.properties import ENDPOINT, ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties
 from airflow_hops.core.artifacts.target import REGRESSION
 from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.metrics import LOWER_IS_BETTER
 from airflow_hops.core.performance import PerformanceOptions, PerformanceProperties
-from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.extensions.rehearsal.ml.faults import Fault, Target
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.performance.join import Predictions
-from airflow_hops.ml.performance.versions import US, Version, measure_whole, with_baseline
+from airflow_hops.ml.performance.versions import US, Version, held_out, measure_whole, with_baseline
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.skew.attribution import dense_rows, predict
@@ -179,22 +178,17 @@ def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Lab
     examples = trained.store.manifest(uri).inputs.get("examples", ())
     if not examples:
         raise BadInput(f"{uri}: names no examples")
-    known_of = ExamplesProperties.of(trained.store.manifest(examples[0].uri))
-    split = next((name for name in known_of.splits if name != TRAIN), None)
-    label = properties.label
-    target = next((each for each in known_of.target.all if each.label == label), None)
-    if split is None or label is None or target is None:
-        raise BadInput(f"{examples[0].uri} has no held-out split with the model's label {label!r}")
+    split, target, _ = held_out(trained.store, properties, examples[0])
     names = class_names({CANDIDATE: served}, {CANDIDATE: properties}, target)
     files = example_files(trained.store.local(examples[0]), split)
     wanted = [*dict.fromkeys([*served.inputs, *trained.types])]
     known = scan.schema(next(iter(files))).names
-    table = scan.table(files, [*(name for name in wanted if name in known), label])
+    table = scan.table(files, [*(name for name in wanted if name in known), target.label])
     table = table.take(pa.array(np.random.default_rng(0).permutation(len(table))[:_LABELLED]))
-    labels = table[label].to_numpy()
+    labels = table[target.label].to_numpy()
     if served.problem != REGRESSION:
         labels = names.numbers(labels)
         table, labels = table.filter(pa.array(labels >= 0)), labels[labels >= 0]
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
     version = with_baseline(trained.store, int(trained.origin.version or 0), served, properties, examples[0])
-    return Labelled(table.drop([label]), labels, judge, version)
+    return Labelled(table.drop([target.label]), labels, judge, version)
