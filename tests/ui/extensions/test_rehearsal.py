@@ -13,7 +13,7 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.monitor_reports import reports_of_model
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.rehearsal.core.rehearsal import REHEARSAL, Rehearsal
-from tests.extensions.rehearsal.made_up import BLIND, made_up_rehearsal, write_rehearsal
+from tests.extensions.rehearsal.small_rehearsals import BLIND, small_rehearsal, write_rehearsal
 from ui.accessibility import UNMARKED, expect_fits, grave_violations
 from ui.conftest import OpenPage, Site
 
@@ -35,7 +35,7 @@ def store(site: Site) -> Iterator[ArtifactStore]:
 
 @pytest.fixture
 def report(store: ArtifactStore) -> Rehearsal:
-    report = made_up_rehearsal(MODEL)
+    report = small_rehearsal(MODEL, 1)
     write_rehearsal(store, report, _task())
     return report
 
@@ -50,31 +50,33 @@ def test_what_slips_through_comes_before_the_faults(report: Rehearsal, open_page
     title = page.get_by_text(f"This monitor would not notice {len(missed)} of {len(report.faults)} faults")
     expect(title).to_contain_text(BLIND)
     blind = page.get_by_role("region", name=BLIND)
-    expect(blind.get_by_label(f"arguments for {BLIND}", exact=True)).to_have_text(
-        f'measures={{"{BLIND}": "l_infinity"}}'
-    )
+    expect(blind.get_by_label(f"arguments for {BLIND}", exact=True)).to_have_text("SkewOperator(thresholds={})")
     rows = page.get_by_role("table", name="Faults").locator("tbody tr[data-index]")
-    for words in (BLIND, "not found", "up to shift of 4 standard deviations", "moves predictions by ≥ "):
-        expect(rows.first).to_contain_text(words)
+    for row, *words in (
+        (0, "labels", "not found", "up to 100% of the labels flip", "makes predictions wrong"),
+        (1, BLIND, "not found", "up to shift of 5 standard deviations", "moves predictions by ≥ "),
+    ):
+        for each in words:
+            expect(rows.nth(row)).to_contain_text(each)
     page.get_by_text(f"Only not found ({len(missed)})").click()
     expect(rows).to_have_count(len(missed))
-    page.get_by_role("textbox", name="Search features and faults").fill("dep_delay shift")
+    page.get_by_role("textbox", name="Search features and faults").fill("amount units")
     page.get_by_text("Only not found").click()
     expect(rows).to_have_count(1)
     rows.first.press("Enter")
-    drawer = page.get_by_role("dialog", name="dep_delay: shift")
+    drawer = page.get_by_role("dialog", name="[b]amount: units")
     expect(
-        drawer.get_by_role("img", name=re.compile("^Share of the tries in which shift of dep_delay"))
+        drawer.get_by_role("img", name=re.compile(r"^Share of the tries in which units of \[b\]amount"))
     ).to_be_visible()
     drawer.get_by_text("Table", exact=True).click()
-    curve = next(each.curve for each in report.faults if (each.feature, each.fault) == ("dep_delay", "shift"))
+    curve = next(each.curve for each in report.faults if (each.feature, each.fault) == ("[b]amount", "units"))
     expect(drawer.get_by_role("table", name="Found by size").locator("tbody tr")).to_have_count(len(curve))
     assert grave_violations(page) == []
     drawer.get_by_role("button", name="Close").click()
     expect(page.get_by_text("this policy would have requested 1 retraining.")).to_be_visible()
     windows = page.get_by_role("table", name="Unchanged windows").locator("tbody tr")
     expect(windows).to_have_count(len(report.windows))
-    expect(windows.filter(has_text="requests a retraining")).to_contain_text("temp, carrier")
+    expect(windows.filter(has_text="requests a retraining")).to_contain_text("plan, age")
     expect(page.get_by_text(report.notes[0])).to_be_visible()
 
 
@@ -82,7 +84,7 @@ def test_what_slips_through_comes_before_the_faults(report: Rehearsal, open_page
 def test_a_rehearsal_fits_and_has_no_violations(report: Rehearsal, open_page: OpenPage, width: int, theme: str) -> None:
     page = open_page(PAGE, theme=theme, width=width, height=900)
     expect(page.get_by_text("This monitor would not notice")).to_be_visible()
-    expect(page.locator("[aria-label=Faults] tbody tr[data-index]").first).to_contain_text("moves predictions by ≥")
+    expect(page.locator("[aria-label=Faults] tbody tr[data-index]").first).to_contain_text("makes predictions wrong")
     expect_fits(page)
     assert page.evaluate(UNMARKED) == []
     assert grave_violations(page, theme) == []

@@ -32,7 +32,7 @@ from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.steps.run_record import write_record as write_step
 from airflow_hops.core.store.artifact_store import MARKER
 from tests.extensions.experiments.written_studies import write_study
-from tests.extensions.rehearsal.made_up import made_up_rehearsal, write_rehearsal
+from tests.extensions.rehearsal.small_rehearsals import small_rehearsal, write_rehearsal
 from web.conftest import Api
 from web.test_access import NAMES, _path, protected
 from web.test_training_runs import write as write_training
@@ -197,7 +197,7 @@ def addresses(api: Api, run_dag: Any, airflow_settings: pytest.MonkeyPatch) -> I
     skew = run_dag("pages_skew", {"reference": reference, "window": {"seed": 2, "shift": 3, "window": window}})
     store.write_text(record_uri(store, MODEL), (BEFORE / "model_record.json").read_text())
     write_study(store, "pages", NAMES["study"], 30)
-    rehearsal = write_rehearsal(store, made_up_rehearsal(MODEL), Producer("pages_training", "first", "rehearse"))
+    rehearsal = write_rehearsal(store, small_rehearsal(MODEL, 1), Producer("pages_training", "first", "rehearse"))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
     with answering(_serve) as address:
         port = int(address.rpartition(":")[2])

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.extensions.rehearsal.core.rehearsal import Rehearsal
-from tests.extensions.rehearsal.made_up import made_up_rehearsal, write_rehearsal
+from tests.extensions.rehearsal.small_rehearsals import small_rehearsal, write_rehearsal
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -21,7 +21,7 @@ PATH = f"/api/dags/{DAG}/models/{MODEL}/rehearsals"
 
 @pytest.fixture
 def report() -> Rehearsal:
-    return made_up_rehearsal(MODEL)
+    return small_rehearsal(MODEL, 1)
 
 
 @pytest.fixture
