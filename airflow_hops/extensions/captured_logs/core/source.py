@@ -11,7 +11,7 @@ from airflow_hops.core.names import check_known
 from airflow_hops.core.sources.sources import AnySource, RowSource, scheme_of
 from airflow_hops.core.stability import experimental
 
-SCHEME = "captured"
+SCHEME, KSERVE = "captured", "kserve"
 DELTA = "delta://"
 ENDPOINT_FILE = "endpoint.json"
 """File in the model artifact of an adopted endpoint."""
@@ -30,7 +30,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "request": "request",
         "response": "response",
     },
-    "kserve": {
+    KSERVE: {
         "request_id": "id",
         "captured_at": "time",
         "version": "endpoint",
@@ -64,7 +64,7 @@ class CapturedSource(RowSource):
             glob of JSON lines (also gzipped) or Parquet files, or ``delta://`` with a path or URI.
         model: Name under which the model has its record.
         layout: ``columns``, ``sagemaker`` (data capture), ``databricks`` (inference table) or ``kserve`` (CloudEvents
-            of its logger).
+            of its logger, or the records that it writes to a store).
         mode: ``all``, or ``inputs`` if predictions are not captured.
         request_id: Field with the id of a request, or of a row.
         row: Field with the number of a row within its request, if entries are rows of requests.

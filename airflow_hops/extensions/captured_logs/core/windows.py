@@ -66,7 +66,7 @@ class LogFile(JsonFields):
     """A file of a log as the newest plan found it.
 
     Attributes:
-        format: ``lines``, which may grow; or ``gzip`` or ``parquet``, which may not.
+        format: ``lines``, which may grow; or ``gzip``, ``csv`` or ``parquet``, which may not.
         size: Bytes.
         version: A text that changes with the file; empty if unknown.
         end: Bytes up to the end of the last complete entry.

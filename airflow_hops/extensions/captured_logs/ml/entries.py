@@ -6,17 +6,19 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from airflow_hops.core.errors import HopsError, UnreadableFile
 from airflow_hops.core.times import parse_time
-from airflow_hops.extensions.captured_logs.core.source import TIME_UNITS, CapturedSource
+from airflow_hops.extensions.captured_logs.core.source import KSERVE, TIME_UNITS, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogPart
 from airflow_hops.extensions.captured_logs.ml.bodies import REFUSED, Columns, columns_of_bodies, is_answer, parsed
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, concatenated, json_value, shown
@@ -40,7 +42,8 @@ _ALSO = {"timestamp_ms": "request_time", "served_entity_id": "request_metadata.m
 class LogObject:
     """An object of a log, or None for what is none, at a place of a file.
 
-    ``size`` is in bytes, ``number`` that of the window which read it first, and ``part`` the position in the plan.
+    ``size`` is in bytes, ``number`` that of the window which read it first, ``part`` the position in the plan, and
+    ``modified`` returns when the file was written.
     """
 
     value: Any
@@ -49,6 +52,7 @@ class LogObject:
     path: str
     number: int
     part: int
+    modified: Callable[[], datetime]
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,13 @@ def read_part(fs: Any, part: LogPart, index: int, source: CapturedSource) -> Ite
         BadInput: the file is damaged.
         HopsError: the store does not answer.
     """
+    known = (part.path, part.number, index, cache(partial(fs.modified, part.path)))
     try:
         with fs.open(part.path, "rb") as stream:
-            if part.format == "parquet":
-                for place, value in _parquet(stream, source):
-                    yield LogObject(value, f"{part.path}, {place}", _size(value), part.path, part.number, index)
+            if part.format in ("parquet", "csv"):
+                rows = _parquet(stream, source) if part.format == "parquet" else _csv(stream, part.end)
+                for number, value in enumerate(rows, 1):
+                    yield LogObject(value, f"{part.path}, row {number}", _size(value), *known)
                 return
             stream.seek(part.start)
             position = part.start
@@ -125,8 +131,8 @@ def read_part(fs: Any, part: LogPart, index: int, source: CapturedSource) -> Ite
                 place = f"line {number}" if not part.start else f"byte {position}"
                 position += length
                 text = line.removeprefix(b"\xef\xbb\xbf").strip()
-                for where, value, size in _objects(text, f"{part.path}, {place}") if text else ():
-                    yield LogObject(value, where, size, part.path, part.number, index)
+                for where, value, size in _objects(text, f"{part.path}, {place}", source) if text else ():
+                    yield LogObject(value, where, size, *known)
     except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowInvalid) as error:
         raise UnreadableFile(part.path, f": the file is damaged, or not finished ({error})") from error
     except FileNotFoundError:
@@ -152,20 +158,28 @@ def _lines(stream: Any, part: LogPart) -> Iterator[tuple[bytes, int]]:
         yield b"".join(pieces), length
 
 
-def _objects(text: bytes, where: str) -> Iterator[tuple[str, Any, int]]:
-    """Yields the objects of a line, which may be several, as Firehose joins them."""
+def _csv(stream: Any, size: int) -> list[dict[str, Any]]:
+    """Returns the rows of a table with a header, whose values are all texts."""
+    names = stream.readline().decode().strip().split(",")
+    rows = pcsv.ReadOptions(column_names=names, block_size=size)
+    texts = pcsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    return pcsv.read_csv(stream, rows, pcsv.ParseOptions(newlines_in_values=True), texts).to_pylist()  # type: ignore[no-any-return]
+
+
+def _objects(text: bytes, where: str, source: CapturedSource) -> Iterator[tuple[str, Any, int]]:
+    """Yields the objects of a line, which may be several, as Firehose joins them, and KServe in a list."""
     try:
         value = json_value(text)
-        yield where, value if isinstance(value, dict) else None, len(text)
-        return
+        values = value if isinstance(value, list) and source.layout == KSERVE else [value]
+        objects = ((each, len(text) // len(values)) for each in values)
     except ValueError:
-        pass
-    for number, (value, size) in enumerate(concatenated(text), 1):
+        objects = concatenated(text)  # type: ignore[assignment]
+    for number, (value, size) in enumerate(objects, 1):
         place = where if number == 1 else f"{where}, object {number}"
         yield place, value if isinstance(value, dict) else None, size
 
 
-def _parquet(stream: Any, source: CapturedSource) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet(stream: Any, source: CapturedSource) -> Iterator[dict[str, Any]]:
     metadata = pq.read_metadata(stream)
     leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     # As dictionaries, which have a text of many rows once.
@@ -180,13 +194,11 @@ def _parquet(stream: Any, source: CapturedSource) -> Iterator[tuple[str, dict[st
         known = file.schema_arrow.names
         wanted = [name for name in dict.fromkeys(each.partition(".")[0] for each in _fields(source)) if name in known]
         whole = [each for each in _fields(source) if each in known]
-        number = 0
         also = [name for name in ("request_time", "request_metadata", "status_code") if name in known]
-        columns = list(dict.fromkeys([*wanted, *whole, *also]))
+        columns = known if source.layout == KSERVE else list(dict.fromkeys([*wanted, *whole, *also]))
         for batch in file.iter_batches(rows, columns=columns):
             for values in zip(*map(_values, batch.columns), strict=True):
-                number += 1
-                yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))
+                yield dict(zip(batch.schema.names, values, strict=True))
 
 
 def _size(value: Any) -> int:

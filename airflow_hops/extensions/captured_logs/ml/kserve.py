@@ -20,11 +20,17 @@ from airflow_hops.extensions.captured_logs.ml.entries import (
 )
 from airflow_hops.extensions.captured_logs.ml.json_texts import Unusable, shown
 
+# KServe sends CloudEvents, or writes records to a store by itself, in JSON, CSV or Parquet, of which two have the
+# fields of a Go struct under other names. A record has no time: that of its object counts, which is when it was
+# uploaded, so that requests and responses of one id are not told apart by time.
+
 # Clients choose ids, and two requests may have the same. A request is joined with a response only if no other can be
 # its response: both are the only ones of their id, or all responses are equal, or none overlap in time. Bodies lie in a
 # file, as all events of lookback windows are read before the first pair is known.
 
 _EVENTS = "org.kubeflow.serving.inference."
+_RECORD = {"reqtype": "type", "id": "id", "inferenceservice": "inferenceservicename", "endpoint": "endpoint"}
+"""Fields of events by those of records, in lower case and without underscores."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class _Event:
     is_request: bool
     digest: bytes
     position: int
+    is_record: bool
 
     @property
     def number(self) -> int:
@@ -90,7 +97,7 @@ class KServeEvents:
         Raises:
             Unusable: it is not such an event, or of another kind.
         """
-        value, where = item.value, item.where
+        value, where = _as_event(item), item.where
         kind = str(find_field(value, "type", where))
         is_request = kind == f"{_EVENTS}request"
         if not is_request and kind != f"{_EVENTS}response":
@@ -100,14 +107,16 @@ class KServeEvents:
         is_encoded = "data_base64" in value
         body = [value["data_base64"] if is_encoded else find_field(value, "data", where), is_encoded]
         entry = replace(
-            common_entry(item, self._source),
+            common_entry(replace(item, value=value), self._source),
             version=name_of(value.get(str(self._source.version))),
             endpoint=name_of(find_field(value, str(self._source.endpoint_field), where)),
         )
         position = self._bodies.seek(0, 2)
         pickle.dump(body, self._bodies)
         digest = hashlib.blake2b(json.dumps(body, sort_keys=True, default=repr).encode(), digest_size=16).digest()
-        self._events.setdefault(entry.request_id, []).append(_Event(entry, is_request, digest, position))
+        self._events.setdefault(entry.request_id, []).append(
+            _Event(entry, is_request, digest, position, value is not item.value)
+        )
 
     def pairs(self) -> list[Pair]:
         """Returns the requests with their responses, also those that are left out, by the number of their window."""
@@ -163,6 +172,16 @@ class KServeEvents:
             yield Pair(request, response, event.number, event.entry.where, refusal, waits=True)
 
 
+def _as_event(item: LogObject) -> Mapping[str, Any]:
+    """Returns a record of a store as an event, whose time is that of its object."""
+    record = {str(name).replace("_", "").lower(): value for name, value in item.value.items()}
+    if "type" in record or "reqtype" not in record:
+        return item.value  # type: ignore[no-any-return]
+    body = find_field(record, "bytes", item.where)
+    event = {ours: record[theirs] for theirs, ours in _RECORD.items() if theirs in record}
+    return {**event, "time": item.modified(), "data" if isinstance(body, bytes) else "data_base64": body}
+
+
 def _identity(event: _Event) -> tuple[bool, bytes, int]:
     return event.is_request, event.digest, event.entry.at_us
 
@@ -175,6 +194,8 @@ def _joined(events: Sequence[_Event], number: int) -> tuple[list[Pair], list[_Ev
     if len(requests) == len(responses) and len({event.digest for event in responses}) == 1:
         return [_pair(*both, number) for both in zip(requests, responses, strict=True)], []
     pairs, waiting, orphans = list[Pair](), list[_Event](), list[_Event]()
+    if max(len(requests), len(responses)) > 1 and any(event.is_record for event in events):
+        return _overlapping(requests, in_turn[-1], number), responses
     for event in in_turn:
         if event.is_request:
             waiting.append(event)
@@ -183,14 +204,18 @@ def _joined(events: Sequence[_Event], number: int) -> tuple[list[Pair], list[_Ev
         elif not waiting:  # its request was lost, or comes later
             orphans.append(event)
         else:
-            why = Unusable(
-                "of an id whose requests and responses overlap",
-                f"{event.entry.where}: {len(waiting)} requests of the id {shown(event.entry.request_id)} wait for a "
-                "response; have clients send ids that are unique",
-            )
-            pairs += [Pair(each, None, number, each.entry.where, why) for each in waiting]
+            pairs += _overlapping(waiting, event, number)
             waiting = []
     return pairs, [*waiting, *orphans]
+
+
+def _overlapping(requests: Sequence[_Event], event: _Event, number: int) -> list[Pair]:
+    why = Unusable(
+        "of an id whose requests and responses overlap",
+        f"{event.entry.where}: {len(requests)} requests of the id {shown(event.entry.request_id)} wait for a response; "
+        "have clients send ids that are unique",
+    )
+    return [Pair(each, None, number, each.entry.where, why) for each in requests]
 
 
 def _pair(request: _Event, response: _Event, number: int) -> Pair:

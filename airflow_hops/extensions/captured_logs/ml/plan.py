@@ -18,12 +18,14 @@ from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source, row_source
 from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.captured_logs.core.records import LogRecords
-from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource
+from airflow_hops.extensions.captured_logs.core.source import DELTA, KSERVE, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import NEW, LogFile
 from airflow_hops.ml.step.context import StepContext
 
 _BLOCK = 1 << 20
 _TAIL = 1 << 10
+_MARKS = {b"PAR1": "parquet", b"\x1f\x8b": "gzip", b"url,bytes,": "csv"}
+"""Format by the first bytes of a file; CSV is KServe's alone."""
 _OPTIONS = {
     "key": "AWS_ACCESS_KEY_ID",
     "secret": "AWS_SECRET_ACCESS_KEY",
@@ -137,7 +139,7 @@ def find_files(source: CapturedSource, known: Sequence[LogFile] = ()) -> tuple[l
         return [_same(file, former.get(file.path)) for file in listed], [file.path for file in listed]
     fs, matches = list_files(Source(source.log, storage_options=source.storage_options), may_be_empty=True)
     files = [
-        _describe(fs, file.path, file.size_bytes, file.version, former.get(file.path))
+        _describe(fs, file.path, file.size_bytes, file.version, former.get(file.path), source.layout)
         for file in matches
         if file.size_bytes
     ]
@@ -155,18 +157,20 @@ def _same(file: LogFile, former: LogFile | None) -> LogFile:
     return former
 
 
-def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | None) -> LogFile:
+def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | None, layout: str) -> LogFile:
     if former is not None and version and (size, version) == (former.size, former.version) and former.end == size:
         return former  # it has not changed, and its last line is complete
     try:
         with fs.open(path, "rb") as stream:
             head = stream.read(64)
-            for mark, kind in ((b"PAR1", "parquet"), (b"\x1f\x8b", "gzip")):
+            for mark, kind in _MARKS.items():
                 if head.startswith(mark):
                     return _same(LogFile(path, kind, size, version, size), former)
-            if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+            if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[") if layout == KSERVE else b"{"):
                 raise UnreadableFile(
-                    path, f": begins with {head[:20]!r}; expected JSON lines, also gzipped, or Parquet"
+                    path,
+                    f": begins with {head[:20]!r}; expected JSON lines, also gzipped, or Parquet, or CSV of KServe's "
+                    "own marshaller",
                 )
             if former is not None and (
                 former.format != "lines" or size < former.end or former.tail != _tail(stream, former.end)

@@ -7,6 +7,8 @@ import csv
 import gzip
 import io
 import json
+import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -280,7 +282,61 @@ def kserve(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, S
     return source_of(folder, layout="kserve"), [*TYPES]
 
 
+_STORED = {
+    "json": lambda name: name, "csv": lambda name: name[0].lower() + name[1:],
+    "parquet": lambda name: name[0].lower() + name[1:],
+    "parquet of the agent": lambda name: re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower(),
+}  # fmt: skip
+"""Names of the fields of KServe's records, by form: those of a Go struct, or of the tables of its marshallers."""
+
+
+def kserve_records(form: str, batch: int) -> Any:
+    """Records as KServe's agent uploads them (pkg/logger of its source): an object a batch, named by its last one."""
+
+    def write(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, Sequence[str]]:
+        records: list[tuple[Request, str, Any]] = []
+        for each in requests:
+            request = {"inputs": [tensor(name, each.values(name)) for name in TYPES]}
+            answer = {"model_version": "3", "outputs": [tensor("probability", each.values("probability"))]}
+            records += [(each, "request", request), (each, "response", answer)]
+        for start in range(0, len(records), batch):
+            those = records[start : start + batch]
+            each, kind, _ = those[-1]
+            path = folder / f"{each.request_id}-{kind}.{form[:7]}"
+            path.write_bytes(_stored(form, those))
+            os.utime(path, ns=(each.at_us * 1000,) * 2)
+        return source_of(folder, layout="kserve"), [*TYPES]
+
+    return write
+
+
+def _stored(form: str, records: Sequence[tuple[Request, str, Any]]) -> bytes:
+    rows, is_json = [], form == "json"
+    for each, kind, body in records:
+        content = json.dumps(body).encode()
+        facts = {
+            "Url": {"Scheme": "s3", "Host": "logs", "User": None} if is_json else "s3://logs",
+            "Bytes": content if form.endswith("agent") else base64.b64encode(content).decode(),
+            "ContentType": "application/json", "ReqType": f"org.kubeflow.serving.inference.{kind}",
+            "Id": each.request_id, "InferenceService": "mixed", "Namespace": "default", "Component": "predictor",
+            "Endpoint": "default", "Metadata": {"K": ["v"]} if is_json else '{"K":["v"]}', "TlsSkipVerify": False,
+        }  # fmt: skip
+        rows.append({_STORED[form](name): value for name, value in facts.items()})
+    if is_json:
+        return json.dumps(rows[0] if len(rows) == 1 else rows).encode()
+    if form == "csv":
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows([list(rows[0]), *(each.values() for each in rows)])
+        return text.getvalue().encode()
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), stream)
+    return stream.getvalue()
+
+
 WAYS = {
+    "KServe records, json": kserve_records("json", 1), "KServe records, json batches": kserve_records("json", 7),
+    "KServe records, csv": kserve_records("csv", 5), "KServe records, parquet": kserve_records("parquet", 16),
+    "KServe records, parquet of the agent": kserve_records("parquet of the agent", 4),
     "flat lines": flat_lines, "flat Parquet": flat_parquet, "bodies": bodies, "SageMaker CSV": sagemaker("CSV"),
     "SageMaker JSON": sagemaker("JSON"), "SageMaker BASE64": sagemaker("BASE64"), "KServe": kserve,
     "Databricks": databricks(_AI_GATEWAY, "e-17"), "Databricks, older": databricks(_OLDER, "7"),

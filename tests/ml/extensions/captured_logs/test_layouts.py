@@ -37,6 +37,8 @@ def test_rows_equal_those_of_the_model_server(
     ingested, rows = logs.Ingests(make_context, tmp_path_factory.mktemp("snapshots"))(source)
     assert rows.rows_out == rows.rows_in == sum(each.rows for each in requests)
     names = [*EXPECTED, *(f"input.{name}" for name in survive), "output.probability"]
+    if way.startswith("KServe records") and way != "KServe records, json":
+        names.remove("captured_at")  # all of a batch have the time of its object
     own = logs.own_rows(requests)
     theirs = list(logs.sorted_rows([ingested], names))
     assert theirs == list(logs.sorted_rows(own, names))
@@ -99,3 +101,33 @@ def test_logs_are_read_from_every_folder(tmp_path: Path, make_context: Any) -> N
     source = logs.CapturedSource(str(tmp_path), model="m", inputs={"a": "a"}, outputs={"p": "p"}, **columns)
     table, _ = logs.Ingests(make_context, tmp_path / "x")(source)
     assert table.schema.field("input.a").type == pa.float64() and table.schema.field("output.p").type == pa.int64()
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_records_of_one_id_are_never_mixed(form: str, make_context: Any, tmp_path: Path) -> None:
+    """A batch tells no order, so that of two requests of an id nobody knows which response is whose."""
+    requests = logs.random_requests(3, 20)
+    requests[7] = replace(requests[7], request_id=requests[4].request_id)
+    (tmp_path / "log").mkdir()
+    source, survive = logs.kserve_records(form, 40)(tmp_path / "log", requests)
+    ingested, rows = logs.Ingests(make_context, tmp_path)(source)
+    names = ["request_id", "row", *(f"input.{name}" for name in survive), "output.probability"]
+    others = logs.own_rows([each for number, each in enumerate(requests) if number not in (4, 7)])
+    assert list(logs.sorted_rows([ingested], names)) == list(logs.sorted_rows(others, names))
+    assert rows.rejected == {"of an id whose requests and responses overlap": 2}
+
+
+def test_objects_of_another_way_of_kserve_are_refused(make_context: Any, tmp_path: Path) -> None:
+    """A marshaller of one's own may write anything."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "r-request.csv").write_text("Id,Bytes\nr,1\n")
+    source = logs.source_of(tmp_path / "log", layout="kserve")
+    with pytest.raises(BadInput, match=r"r-request\.csv: begins with b'Id,Bytes.*or CSV of KServe's own marshaller"):
+        logs.Ingests(make_context, tmp_path)(source)
+
+
+def test_page_lists_the_ways_that_are_read() -> None:
+    page = (Path(__file__).parents[4] / "docs/extensions/captured_logs.md").read_text()
+    table = page[page.index("| layout | ways |") :].partition("\n\n")[0].splitlines()[2:]
+    ways = [way for row in table for way in row.split("|")[2].strip().split("; ")]
+    assert sorted(ways) == sorted(logs.WAYS)
