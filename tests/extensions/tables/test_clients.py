@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import json
 import math
 import random
 import re
@@ -117,6 +118,8 @@ def exact(value: Any, kind: Kind) -> object:
     """A value that is equal for equal numbers, moments and texts of any client, and for no others."""
     if isinstance(value, str | type(None)):
         return value
+    if isinstance(value, list):  # which a database gets as JSON
+        return json.dumps(value)
     if isinstance(value, bytes | bytearray):
         return (bytes(value),)
     if isinstance(value, datetime):
