@@ -8,6 +8,7 @@ read. Its text names it in messages. Files of sources, whose types and values ar
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from airflow_hops.core.errors import MissingColumn
 from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.readers.raw_file import explained
 
-_BATCH_ROWS, _BATCH_VALUES = 1 << 16, 1 << 22
+_BATCH_ROWS, _BATCH_VALUES, _BUFFER_BYTES = 1 << 16, 1 << 22, 1 << 20
 
 
 class Openable(Protocol):
@@ -104,12 +105,36 @@ def table(files: Iterable[Scannable], columns: Sequence[str] | None = None) -> p
     return pa.concat_tables(tables)
 
 
+def rows(file: Scannable, columns: Sequence[str], first: int, last: int) -> pa.Table:
+    """Returns the rows ``first <= row < last`` of a file; errors as :func:`batches`.
+
+    Memory is that of these rows and a few MB: other row groups are not read, and a part of one is read in pieces.
+    """
+    with _opened(file, buffer_size=_BUFFER_BYTES) as parquet:
+        names = _names(parquet, columns, file)
+        if first <= 0 and last >= parquet.metadata.num_rows:
+            return parquet.read(columns=names).select(names)
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+        spans = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+        groups = [group for group, (start, end) in enumerate(spans) if max(start, first) < min(end, last)]
+        schema, results = parquet.schema_arrow.empty_table().select(names).schema, []
+        # One column after the other: PyArrow 10 holds buffers of 4 MB for each column that it reads.
+        for name in names if groups else ():
+            chunks, position = [], spans[groups[0]][0]
+            for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[name]):
+                low, high = (min(max(row - position, 0), batch.num_rows) for row in (first, last))
+                chunks += [batch[name].slice(low, high - low)] if low < high else []
+                position += batch.num_rows
+            results.append(pa.chunked_array(chunks))
+    return pa.table(results, schema=schema) if groups else schema.empty_table()
+
+
 @contextlib.contextmanager
-def _opened(file: Scannable) -> Iterator[Any]:
+def _opened(file: Scannable, buffer_size: int = 0) -> Iterator[Any]:
     with explained(str(file)), contextlib.ExitStack() as stack:
         source = file if isinstance(file, Path) else stack.enter_context(file.open())
         # Without read-ahead of whole row groups, which would not be bounded.
-        yield stack.enter_context(parquet_file(source, pre_buffer=False))
+        yield stack.enter_context(parquet_file(source, pre_buffer=False, buffer_size=buffer_size))
 
 
 def _names(parquet: Any, columns: Iterable[str] | None, file: Scannable) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,7 +170,9 @@ def read_table(
     size: int = 1,
     storage_options: Mapping[str, object] | None = None,
 ) -> SplitTable:
-    """Reads the features, labels and weights of a split.
+    """Reads the features, labels and weights of a share of a split's rows, in memory for the share alone.
+
+    Labels and weights are checked in all rows; features are read only for the share.
 
     Args:
         folder: The split's folder: a local path, or any URI that fsspec opens.
@@ -184,11 +188,16 @@ def read_table(
             not above 0; or the training split has no row of a class.
     """
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
-    wanted = [*specs, *target.dtypes]
+    wanted, own = [*specs, *target.dtypes], list(target.dtypes)
+    schema = scan.rows(files.fetched(0), wanted, 0, 0).schema
+
+    def read(number: int, columns: Sequence[str], first: int, last: int) -> pa.Table:
+        return _of_types(scan.rows(files.fetched(number), columns, first, last), schema, files.name(number))
+
     parts: list[pa.Table] = []
     for number in range(len(files)):
-        part = scan.table([files.fetched(number)], wanted)
-        parts.append(_of_types(part, parts[0].schema, files.name(number)) if parts else part)
+        read(number, wanted, 0, 0)  # every rank checks the columns of all files, before one fails for another's rows
+        parts.append(read(number, own, 0, sys.maxsize))
     table = pa.concat_tables(parts)
     labels = {each.label: _labels(table, each, folder) for each in target.all}
     if split == TRAIN:
@@ -196,16 +205,20 @@ def read_table(
             _check_classes(labels[each.label], each, folder)
     weights = _weights(table, target.weight, folder)
     first, last = (table.num_rows * number // size for number in (rank, rank + 1))
-    share = table.select(list(specs)).slice(first, last - first)
-    own = None if weights is None else weights[first:last]
-    mine = {name: values[first:last] for name, values in labels.items()}
-    return SplitTable(split, share, dict(specs), mine.pop(target.label), own, folder, mine)
+    # Copies, since a slice would keep the labels of all rows.
+    mine = {name: values[first:last].copy() for name, values in labels.items()}
+    weights = None if weights is None else weights[first:last].copy()
+    ends = list(itertools.accumulate((part.num_rows for part in parts), initial=0))
+    del table, parts, labels
+    parts = [read(number, list(specs), first - start, last - start) for number, start in enumerate(ends[:-1])]
+    share = pa.concat_tables(parts)
+    return SplitTable(split, share, dict(specs), mine.pop(target.label), weights, folder, mine)
 
 
 def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
     """Returns a file's columns, cast to the types of the first file."""
-    columns = []
-    for field, column in zip(schema, table.columns, strict=True):
+    columns, fields = [], [schema.field(name) for name in table.column_names]
+    for field, column in zip(fields, table.columns, strict=True):
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
@@ -213,7 +226,7 @@ def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
                 f"{file}: column {field.name!r} is {column.type}, but {field.type} in the first file of the split; "
                 f"cast it in prepare() ({error})"
             ) from None
-    return pa.table(columns, schema=schema)
+    return pa.table(columns, schema=pa.schema(fields, schema.metadata))
 
 
 def raw_specs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 
 from airflow_hops.core.artifacts.artifact import Artifact
@@ -178,6 +181,36 @@ def test_table_rows_match_each_frameworks_form(read: Callable[..., SplitTable]) 
     assert rows.frame()["place_1"].tolist() == [1, 3, 5, 7]
     with pytest.raises(BadInput, match=r"'name' holds strings.*use frame\(\)"):
         rows.matrix()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), min_size=1, max_size=4), st.integers(1, 99))
+def test_shares_are_slices_of_all_rows(files: list[tuple[int, int]], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows: list[int] = []
+        for part, (count, group_rows) in enumerate(files):
+            own = range(len(rows), len(rows) + count)
+            columns = {"n": pa.array(own, pa.int64() if part else pa.int32()), "y": pa.array(own, pa.float64())}
+            columns["v"] = pa.array([[row, 0.5] for row in own], pa.list_(pa.float32()))
+            columns["s"] = pa.array(map(str, own), pa.string()).dictionary_encode()
+            pq.write_table(pa.table(columns), f"{folder}/part-{part}.parquet", row_group_size=group_rows)
+            rows += own
+        specs = {"s": OutputSpec("string"), "v": OutputSpec("float32", 2), "n": OutputSpec("int64")}
+        for rank in range(size):
+            share = read_table(folder, "eval", Target("y", "regression"), specs, rank=rank, size=size)
+            own = rows[len(rows) * rank // size : len(rows) * (rank + 1) // size]
+            assert share.labels.tolist() == share.columns["n"].to_pylist() == own
+            assert share.columns["v"].to_pylist() == [[row, 0.5] for row in own]
+            assert share.columns["s"].to_pylist() == list(map(str, own))
+            assert share.columns.schema.field("n").type == pa.int32()
+
+
+def test_rank_holds_its_share_alone(read: Callable[..., SplitTable]) -> None:
+    table = pa.table({f"f{number}": np.random.default_rng(number).normal(size=400_000) for number in range(5)})
+    table = table.append_column("y", table["f0"])
+    held_bytes = pa.total_allocated_bytes()
+    share = read(table, Target("y", "regression"), rank=2, size=4)
+    assert len(share) == 100_000 and pa.total_allocated_bytes() - held_bytes < (1 / 4 + 0.15) * table.nbytes
 
 
 def test_vectors_have_length_of_first_file(tmp_path: Path) -> None:
