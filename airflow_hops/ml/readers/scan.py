@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -97,23 +98,18 @@ def batches(
 
 def table(files: Iterable[Scannable], columns: Sequence[str] | None = None) -> pa.Table:
     """Returns the rows of files, which have the same types, as one table; arguments and errors as :func:`batches`."""
-    tables = []
-    for file in files:
-        with _opened(file) as parquet:
-            names = _names(parquet, columns, file)
-            tables.append(parquet.read(columns=None if columns is None else names).select(names))
-    return pa.concat_tables(tables)
+    return pa.concat_tables([rows(file, columns, 0, sys.maxsize) for file in files])
 
 
-def rows(file: Scannable, columns: Sequence[str], first: int, last: int) -> pa.Table:
+def rows(file: Scannable, columns: Sequence[str] | None, first: int, last: int) -> pa.Table:
     """Returns the rows ``first <= row < last`` of a file; errors as :func:`batches`.
 
     Memory is that of these rows and a few MB: other row groups are not read, and a part of one is read in pieces.
     """
-    with _opened(file, buffer_size=_BUFFER_BYTES) as parquet:
+    with _opened(file, buffer_size=_BUFFER_BYTES if last < sys.maxsize else 0) as parquet:
         names = _names(parquet, columns, file)
         if first <= 0 and last >= parquet.metadata.num_rows:
-            return parquet.read(columns=names).select(names)
+            return parquet.read(columns=None if columns is None else names).select(names)
         sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         spans = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
         groups = [group for group, (start, end) in enumerate(spans) if max(start, first) < min(end, last)]

@@ -43,10 +43,6 @@ class _Event:
     position: int
     is_record: bool
 
-    @property
-    def number(self) -> int:
-        return self.entry.number
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -153,8 +149,8 @@ class KServeEvents:
         firsts: dict[tuple[bool, bytes, int], _Event] = {}
         copies = [event for event in events if firsts.setdefault(_identity(event), event) is not event]
         waiting = list[_Event]()
-        for number in sorted({event.number for event in firsts.values()}):
-            waiting += [event for event in firsts.values() if event.number == number]
+        for number in sorted({event.entry.number for event in firsts.values()}):
+            waiting += [event for event in firsts.values() if event.entry.number == number]
             if self._source.mode == "inputs":
                 pairs, waiting = [Pair(event, None, number, event.entry.where) for event in waiting], []
             else:
@@ -165,11 +161,11 @@ class KServeEvents:
                 sides = [event for event in (pair.request, pair.response) if event is not None and not pair.refusal]
                 ours = ([event for event in copies if _identity(event) == _identity(side)] for side in sides)
                 for event in max(ours, key=len, default=[]):
-                    yield replace(pair, number=max(number, event.number), where=event.entry.where)
+                    yield replace(pair, number=max(number, event.entry.number), where=event.entry.where)
         for event in waiting:
             request, response = (event, None) if event.is_request else (None, event)
             refusal = Unusable("without a response" if event.is_request else "without a request", is_fault=False)
-            yield Pair(request, response, event.number, event.entry.where, refusal, waits=True)
+            yield Pair(request, response, event.entry.number, event.entry.where, refusal, waits=True)
 
 
 def _as_event(item: LogObject) -> Mapping[str, Any]:
@@ -219,5 +215,5 @@ def _overlapping(requests: Sequence[_Event], event: _Event, number: int) -> list
 
 
 def _pair(request: _Event, response: _Event, number: int) -> Pair:
-    later = response if response.number >= request.number else request
+    later = response if response.entry.number >= request.entry.number else request
     return Pair(request, response, number, later.entry.where)

@@ -168,9 +168,7 @@ def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | Non
                     return _same(LogFile(path, kind, size, version, size), former)
             if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[") if layout == KSERVE else b"{"):
                 raise UnreadableFile(
-                    path,
-                    f": begins with {head[:20]!r}; expected JSON lines, also gzipped, or Parquet, or CSV of KServe's "
-                    "own marshaller",
+                    path, f": begins with {head[:20]!r}; expected JSON lines, also gzipped, or Parquet, or KServe's CSV"
                 )
             if former is not None and (
                 former.format != "lines" or size < former.end or former.tail != _tail(stream, former.end)

@@ -63,34 +63,28 @@ class Adviser:
             float(np.median(thresholds)) if thresholds else None,
         )
         known = [score for score in scores if score is not None]
+
+        def of(state: str, because: str, advice: str = "") -> RehearsedFeature:
+            return replace(result, state=state, because=because, advice=advice)
+
         if (finding := self.rehearsing.prepared.findings.get(name)) is not None:
-            return replace(result, state="drifting", because=f"Cannot be compared: {finding.summary}")
+            return of("drifting", f"Cannot be compared: {finding.summary}")
         if name not in self.rehearsing.prepared.thresholds:
-            return replace(
-                result, state="blind", because="It is not compared: the schema has no skew comparator for it"
-            )
+            return of("blind", "It is not compared: the schema has no skew comparator for it")
         if 2 * alarms > len(windows):
-            return replace(
-                result,
-                state="drifting",
-                because=f"{often}: it differs from the training already, so that faults cannot be told from it",
-            )
+            because = f"{often}: it differs from the training already, so that faults cannot be told from it"
+            return of("drifting", because)
         quiet = round(_ABOVE * max(known), 4) if known else None
         if alarms > 1 and result.false_alarms[1] > (self.skew.alpha or 0.0):
-            loud = replace(result, state="loud")
             if quiet is None or quiet >= 1:
-                return replace(loud, because=often)
-            return replace(
-                loud,
-                advice=self._thresholds(name, quiet),
-                because=f"{often}, of which none is further apart",
-            )
+                return of("loud", often)
+            return of("loud", f"{often}, of which none is further apart", self._thresholds(name, quiet))
         worst = self._slipping([each for each in found if each.fault.kind not in HOPELESS])
         if worst is None:
             return result
         state = "blind" if all(not (each.places < len(each.fault.sizes)).any() for each in found) else "weak"
         advice, because = self._mended(name, worst, quiet, result.threshold)
-        return replace(result, state=state, advice=advice, because=because)
+        return of(state, because, advice)
 
     def slips(self, found: FaultFound) -> tuple[float, float | None]:
         """Returns the smallest size that is found, or the largest, and its effect on a prediction."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -178,7 +177,7 @@ def _of_feature(name: str, values: pa.Array, kind: str, partner: str | None) -> 
         if len(known) and known.any():
             yield numbers("scale", "values times {size}", FACTOR, pc.multiply)
             words = f"{{size}} of the rows times {_CENTS}, as cents for euros"
-            yield of("units", words, lambda target: _as_numbers(target.rows[name], _times(target.rows[name], _CENTS)))
+            yield of("units", words, lambda target: _as_numbers(target.rows[name], _cents(target.rows[name])))
         default = next((each for each in (0, -1, -999) if not len(known) or (known == each).mean() < _RARE), -999)
         yield of("default", f"{{size}} of the rows have the default {default}", lambda target: default)
     elif kind == "text":
@@ -217,11 +216,7 @@ def _of_text(name: str, values: pa.Array, of: Callable[..., Fault]) -> Iterator[
     texts = [_text(value) for value in counts.field(0).to_pylist()]
     for fault, change in _CHANGED.items():
         if any(change(text) != text for text in texts):
-            yield of(fault, _WORDS[fault], partial(_each_of, name, change))
-
-
-def _each_of(name: str, change: Callable[[str], str], target: Target) -> pa.Array:
-    return _each(target.rows[name], change)
+            yield of(fault, _WORDS[fault], lambda target, change=change: _each(target.rows[name], change))
 
 
 def _text(value: Any) -> str:
@@ -237,8 +232,8 @@ def _each(column: Any, change: Callable[[str], str]) -> pa.Array:
     return pa.array(bytes_of, pa.binary()).cast(column.type, safe=False).take(places)
 
 
-def _times(column: Any, factor: float) -> Any:
-    return pc.multiply(column.cast(pa.float64()), factor)
+def _cents(column: Any) -> Any:
+    return pc.multiply(column.cast(pa.float64()), _CENTS)
 
 
 def _as_numbers(column: Any, values: Any) -> Any:

@@ -190,8 +190,7 @@ class Monitor:
 
 def _usual(values: Sequence[str]) -> str:
     """Returns the most frequent value; empty if there is none."""
-    counts = Counter(filter(None, values))
-    return max(counts, key=lambda value: counts[value], default="")
+    return next((value for value, _ in Counter(filter(None, values)).most_common(1)), "")
 
 
 def _compared(features: Mapping[str, FeatureSkew]) -> _Comparison:

@@ -86,10 +86,9 @@ class FaultFound:
 
     def curve(self) -> tuple[PowerAtSize, ...]:
         """Returns the power at each size."""
-        tries = len(self.places)
-        counts = [int((self.places <= place).sum()) for place in range(len(self.fault.sizes))]
         return tuple(
-            PowerAtSize(size, share_of(count, tries)) for size, count in zip(self.fault.sizes, counts, strict=True)
+            PowerAtSize(size, share_of(int((self.places <= place).sum()), len(self.places)))
+            for place, size in enumerate(self.fault.sizes)
         )
 
     def smallest(self) -> tuple[float | None, tuple[float | None, float | None]]:
@@ -127,7 +126,10 @@ class Rehearsing:
         self.prepared = Prepared.of(trained.reference, pool.side(pool.windows[0].sample), trained.schema, skew)
         reference = trained.reference.sample
         if reference is None:
-            raise _no_sample(trained)
+            raise BadInput(
+                f"{trained.origin.statistics}: has no sample of rows, so that there is nothing to plant faults beside; "
+                "compute the statistics again with StatisticsOperator"
+            )
         self.reference: pa.Table = reference
         self._read: dict[str, ReadValues] = {
             name: values_read(reference, name, skew.seed)
@@ -157,9 +159,8 @@ class Rehearsing:
             unchanged = decide(judged, self.skew)
             return {name: replace(each, read=None) for name, each in judged.items()}, unchanged
 
-        numbers = range(len(windows))
-        results = fork_parts(self.processes, compare, list(numbers), lambda ended: None)
-        return [Try(targets[n], results[n][0], results[n][1], own[n]) for n in numbers]
+        results = fork_parts(self.processes, compare, list(range(len(windows))), lambda ended: None)
+        return [Try(target, one, other, each) for target, (one, other), each in zip(targets, results, own, strict=True)]
 
     def _own_window(self, window: RowsWindow) -> OwnWindow | None:
         if not self.skew.own_windows or not window.start or self.trained.time is None:
@@ -295,10 +296,3 @@ def _target(windows: Sequence[RowsWindow], number: int, seed: int) -> Target:
     random = _random("rows", number, seed)
     taken = random.integers(0, len(earlier), len(rows)) if len(earlier) < len(rows) else np.arange(len(rows))
     return Target(rows, earlier.take(pa.array(taken)), random.permutation(len(rows)))
-
-
-def _no_sample(trained: Trained) -> BadInput:
-    return BadInput(
-        f"{trained.origin.statistics}: has no sample of rows, so that there is nothing to plant faults beside; compute "
-        "the statistics again with StatisticsOperator"
-    )

@@ -122,7 +122,7 @@ def test_objects_of_another_way_of_kserve_are_refused(make_context: Any, tmp_pat
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "r-request.csv").write_text("Id,Bytes\nr,1\n")
     source = logs.source_of(tmp_path / "log", layout="kserve")
-    with pytest.raises(BadInput, match=r"r-request\.csv: begins with b'Id,Bytes.*or CSV of KServe's own marshaller"):
+    with pytest.raises(BadInput, match=r"r-request\.csv: begins with b'Id,Bytes.*or KServe's CSV"):
         logs.Ingests(make_context, tmp_path)(source)
 
 
