@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import is_stopped, wait_for
 
 
 def start_mock() -> tuple[object, str]:
@@ -55,12 +56,14 @@ class Broker:
     @contextmanager
     def out_of_order(self) -> Iterator[None]:
         """Stops the broker's process within the ``with`` block: connections stay, and nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        process = self.process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
         try:
+            wait_for(lambda: is_stopped(process.pid))
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import tensorflow as tf
 from scipy.stats import binom
 from server_process import ServerProcess, Start
 from tensorflow_serving.apis import predict_pb2
-from waiting import is_gone, wait_for
+from waiting import is_gone, is_stopped, wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -327,6 +327,7 @@ def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerPr
             call(request, timeout=60)
         stopped = min(worker["pid"] for worker in report["workers"])
         os.kill(stopped, signal.SIGSTOP)
+        wait_for(lambda: is_stopped(stopped))
         codes = Counter(answer.code() for answer in [call.future(request, timeout=60) for call in calls])
         assert codes.keys() == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         wait_for_two(server, {stopped})
