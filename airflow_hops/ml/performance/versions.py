@@ -70,7 +70,7 @@ def find_version(
         served = ScoredModel(model_folder(store, model)).head(prefix)
         if served is None:
             raise BadInput(f"{model.uri} has no output for {known.label!r}")
-        return with_baseline(store, number, served, properties, _examples(store, model, properties))
+        return with_baseline(store, number, served, properties, examples_of(store, model, properties))
     except (BadInput, DamagedArtifact) as error:
         target = properties.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
@@ -123,7 +123,7 @@ def held_out(store: ArtifactStore, of: ModelProperties, examples: Artifact) -> t
     return split, target, properties.target.weight
 
 
-def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:
+def examples_of(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:
     """Returns the raw examples that a model was trained on, from its statistics or its own inputs."""
     for uri in (properties.statistics, model.uri):
         for examples in store.manifest(uri).inputs.get("examples", ()) if uri else ():

@@ -20,7 +20,7 @@ from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.performance.join import Predictions
-from airflow_hops.ml.performance.versions import US, Version, held_out, measure_whole, with_baseline
+from airflow_hops.ml.performance.versions import US, Version, examples_of, held_out, measure_whole, with_baseline
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.skew.attribution import dense_rows, predict
@@ -174,13 +174,10 @@ def _as_sent(column: Any) -> Any:
 
 def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Labelled:
     """Reads labelled held-out rows. Raises BadInput if there are none."""
-    uri = trained.origin.statistics
-    examples = trained.store.manifest(uri).inputs.get("examples", ())
-    if not examples:
-        raise BadInput(f"{uri}: names no examples")
-    split, target, _ = held_out(trained.store, properties, examples[0])
+    examples = examples_of(trained.store, trained.model, properties)
+    split, target, _ = held_out(trained.store, properties, examples)
     names = class_names({CANDIDATE: served}, {CANDIDATE: properties}, target)
-    files = example_files(trained.store.local(examples[0]), split)
+    files = example_files(trained.store.local(examples), split)
     wanted = [*dict.fromkeys([*served.inputs, *trained.types])]
     known = scan.schema(next(iter(files))).names
     table = scan.table(files, [*(name for name in wanted if name in known), target.label])
@@ -190,5 +187,5 @@ def _labelled(trained: Trained, served: Any, properties: ModelProperties) -> Lab
         labels = names.numbers(labels)
         table, labels = table.filter(pa.array(labels >= 0)), labels[labels >= 0]
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
-    version = with_baseline(trained.store, int(trained.origin.version or 0), served, properties, examples[0])
+    version = with_baseline(trained.store, int(trained.origin.version or 0), served, properties, examples)
     return Labelled(table.drop([target.label]), labels, judge, version)

@@ -223,15 +223,15 @@ class Rehearsing:
                 return any(each.fault for each in self.decided(fault, one, sizes[place], explained=True))
 
             is_one = is_fault(tries[0], len(sizes) - 1)
-            for place, one in enumerate(tries):
+            for turn, one in enumerate(tries):
                 guess = int(np.median(places)) if places else len(sizes) // 2
                 places.append(first_found(partial(drifts, one), len(sizes), guess))
                 is_there = places[-1] < len(sizes)
-                if place < _EXPLAINED:
+                if turn < _EXPLAINED:
                     new = self.decided(fault, one, sizes[places[-1]], explained=True) if is_there else []
                     verdicts.append(verdict_of(new) if new else "")
                     causes.append(str(new[0].cause) if new else "")
-                if place < _CALLED:
+                if turn < _CALLED:
                     guess = int(np.median(faulty or places))
                     faulty.append(first_found(partial(is_fault, one), len(sizes), guess) if is_one else len(sizes))
             return np.array(places), verdicts, causes, np.array(faulty)
