@@ -160,7 +160,7 @@ def _lines(stream: Any, part: LogPart) -> Iterator[tuple[bytes, int]]:
 
 def _csv(stream: Any, size: int) -> list[dict[str, Any]]:
     """Returns the rows of a table with a header, whose values are all texts."""
-    names = stream.readline().decode().strip().split(",")
+    names = stream.readline().decode(errors="replace").strip().split(",")
     rows = pcsv.ReadOptions(column_names=names, block_size=size)
     texts = pcsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     return pcsv.read_csv(stream, rows, pcsv.ParseOptions(newlines_in_values=True), texts).to_pylist()  # type: ignore[no-any-return]

@@ -164,7 +164,7 @@ def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | Non
         with fs.open(path, "rb") as stream:
             head = stream.read(64)
             for mark, kind in _MARKS.items():
-                if head.startswith(mark):
+                if head.startswith(mark) and (kind != "csv" or layout == KSERVE):
                     return _same(LogFile(path, kind, size, version, size), former)
             if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[") if layout == KSERVE else b"{"):
                 raise UnreadableFile(

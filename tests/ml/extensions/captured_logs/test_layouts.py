@@ -124,6 +124,9 @@ def test_objects_of_another_way_of_kserve_are_refused(make_context: Any, tmp_pat
     source = logs.source_of(tmp_path / "log", layout="kserve")
     with pytest.raises(BadInput, match=r"r-request\.csv: begins with b'Id,Bytes.*or KServe's CSV"):
         logs.Ingests(make_context, tmp_path)(source)
+    (tmp_path / "log" / "r-request.csv").write_bytes(b"url,bytes,\xff\nr\n")
+    with pytest.raises(BadInput, match=r"r-request\.csv: the file is damaged"):
+        logs.Ingests(make_context, tmp_path)(source)
 
 
 def test_page_lists_the_ways_that_are_read() -> None:
