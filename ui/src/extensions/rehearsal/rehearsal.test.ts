@@ -56,7 +56,7 @@ test("faults with the largest effect come first, of equals those that are not fo
 test("what is not noticed is named, and the rest is bounded", () => {
   const faults = [made({ effect: 0.02, after: 2 }), made({ effect: 0.3, size: null, feature: "" })];
   const { missed, found } = slipsInWords(report(faults));
-  expect(missed).toMatch(/^1 of 2 faults .* in whole rows\. The worst moves .* by ≥ 30 points .* \(whole rows: /);
+  expect(missed).toMatch(/^1 of 2 faults .* in whole rows\. The worst moves predictions by ≥ 30 points on average \(/);
   expect(found).toMatch(/^Of the other 1 fault, .* by ≤ 2 points on average \(temp: .* within 2 days\.$/);
   expect(slipsInWords(report([])).found).toBe("");
 });
